@@ -1,0 +1,1 @@
+"""The wire between ComfyUI and the engine; SPEC.md is the authority."""
