@@ -1,0 +1,1 @@
+"""Denoise loops as pure functions of tensors and a model callable."""
