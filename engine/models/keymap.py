@@ -1,0 +1,81 @@
+"""The table that ties a checkpoint's tensors to a module's: whole tensors, or rows of fused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...protocol.errors import CheckpointError
+
+Rows = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Rows of the file's `source` that are rows of the module's `target`: [first, stop), None for all."""
+
+    source: str
+    target: str
+    source_rows: Rows | None = None
+    target_rows: Rows | None = None
+
+
+def linear(source: str, target: str) -> Iterator[Copy]:
+    """Tie weight and bias of one layer."""
+    for leaf in ("weight", "bias"):
+        yield Copy(f"{source}.{leaf}", f"{target}.{leaf}")
+
+
+def fused(source: str, targets: Sequence[tuple[str, int]]) -> Iterator[Copy]:
+    """Tie a fused layer to its parts, given as (target, number of output rows) in the file's order."""
+    for leaf in ("weight", "bias"):
+        start = 0
+        for target, rows in targets:
+            yield Copy(f"{source}.{leaf}", f"{target}.{leaf}", (start, start + rows), (0, rows))
+            start += rows
+
+
+def swapped(source: str, target: str, half: int) -> Iterator[Copy]:
+    """Tie a layer whose two halves of `half` rows (shift and scale) stand in opposite order."""
+    for leaf in ("weight", "bias"):
+        yield Copy(f"{source}.{leaf}", f"{target}.{leaf}", (0, half), (half, 2 * half))
+        yield Copy(f"{source}.{leaf}", f"{target}.{leaf}", (half, 2 * half), (0, half))
+
+
+def identity(names: Iterable[str]) -> Iterator[Copy]:
+    """Tie tensors that have the same name on both sides."""
+    return (Copy(name, name) for name in names)
+
+
+def to_checkpoint(state: Mapping[str, torch.Tensor], copies: Sequence[Copy]) -> dict[str, torch.Tensor]:
+    """Turn a module's state dict into the file's tensors (contiguous; whole ones share memory with `state`).
+
+    Raises CheckpointError unless the table covers exactly the keys of `state`.
+    """
+    _check_same_keys(state, {copy.target for copy in copies})
+    tensors: dict[str, torch.Tensor] = {}
+    for copy in copies:
+        part = state[copy.target].detach()
+        if copy.source_rows is None or copy.target_rows is None:
+            tensors[copy.source] = part.contiguous()
+            continue
+        if copy.source not in tensors:
+            tensors[copy.source] = part.new_empty((source_height(copy.source, copies), *part.shape[1:]))
+        tensors[copy.source][slice(*copy.source_rows)] = part[slice(*copy.target_rows)]
+    return tensors
+
+
+def source_height(source: str, copies: Iterable[Copy]) -> int:
+    """Number of rows that the slices of `source` span."""
+    return max(copy.source_rows[1] for copy in copies if copy.source == source and copy.source_rows)
+
+
+def _check_same_keys(state: Mapping[str, torch.Tensor], expected: set[str]) -> None:
+    missing, surplus = sorted(expected - state.keys()), sorted(state.keys() - expected)
+    if missing or surplus:
+        raise CheckpointError(
+            f"This state dict does not fit the family's layout: missing {missing}, surplus {surplus}.",
+            hint="Pass the complete state dict of the transformer alone.",
+        )

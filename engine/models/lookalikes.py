@@ -1,0 +1,91 @@
+"""Names for files the engine does not run, told by their keys, so that a refusal can say what the file is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .contents import Contents
+from .header import Header, TensorInfo
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+ADAPTER = re.compile(
+    r"(^lora_(unet|transformer|te\d?)_|\.(lora_[AB]|lora_(up|down)|lokr_\w+|hada_\w+|oft_\w+)\b)"
+)
+QUANTISED = {
+    ".comfy_quant": "ComfyUI's quantised layout (comfy_quant)",
+    "scaled_fp8": "scaled fp8 (scaled_fp8)",
+    ".scale_weight": "scaled fp8 (scale_weight)",
+    ".weight_scale": "a scaled low-bit layout (weight_scale)",
+    ".weight_scale_2": "nvfp4 (weight_scale_2)",
+    ".wscales": "SVDQuant (wscales)",
+    ".qweight": "packed integers (qweight)",
+    ".absmax": "bitsandbytes (absmax)",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A kind of file, and prefixes that must all occur among its keys."""
+
+    title: str
+    marks: tuple[str, ...]
+
+
+LOOKS = (
+    Look("a ControlNet", ("controlnet_blocks.0.",)),
+    Look("a ControlNet", ("controlnet_x_embedder.",)),
+    Look("a ControlNet", ("input_hint_block.0.",)),
+    Look("a ControlNet", ("control_model.",)),
+    Look("FLUX.2", ("double_stream_modulation_img.", "double_blocks.0.")),
+    Look("Chroma", ("distilled_guidance_layer.", "double_blocks.0.")),
+    Look("HunyuanVideo", ("txt_in.individual_token_refiner.",)),
+    Look("a FLUX variant (LongCat-Image or the like)", ("double_blocks.0.img_attn.", "single_blocks.0.")),
+    Look("FLUX or another transformer in diffusers' layout", ("single_transformer_blocks.0.",)),
+    Look("Qwen-Image", ("txt_norm.", "transformer_blocks.0.img_mod.")),
+    Look("Z-Image", ("cap_pad_token", "noise_refiner.0.")),
+    Look("Lumina 2", ("cap_embedder.1.", "noise_refiner.0.")),
+    Look("Wan video", ("head.modulation", "blocks.0.self_attn.")),
+    Look("Wan video in diffusers' layout", ("scale_shift_table", "condition_embedder.time_embedder.")),
+    Look("Stable Diffusion 3", ("joint_blocks.0.context_block.",)),
+    Look("AuraFlow", ("double_layers.0.attn.w1q.",)),
+    Look("LTX-Video", ("adaln_single.emb.timestep_embedder.", "transformer_blocks.0.")),
+    Look("PixArt", ("t_block.1.",)),
+    Look("CogVideoX", ("blocks.0.norm1.linear.",)),
+    Look("HiDream", ("caption_projection.0.linear.",)),
+    Look("Cosmos", ("blocks.block0.blocks.0.block.attn.",)),
+    Look("Cosmos Predict 2", ("blocks.0.mlp.layer1.",)),
+    Look("OmniGen 2", ("time_caption_embed.timestep_embedder.",)),
+    Look("a Stable Diffusion UNet", ("input_blocks.0.0.",)),
+    Look("a Stable Diffusion UNet in diffusers' layout", ("down_blocks.0.", "conv_in.")),
+    Look("a VAE", ("decoder.conv_in.",)),
+    Look("a VAE", ("decoder.conv1.", "encoder.conv1.")),
+    Look("a VAE", ("first_stage_model.",)),
+    Look("a CLIP vision encoder", ("vision_model.",)),
+    Look("a text encoder (CLIP)", ("text_model.",)),
+    Look("a text encoder (T5)", ("encoder.block.0.layer.0.SelfAttention.",)),
+    Look("a text encoder (language model)", ("model.layers.0.self_attn.",)),
+    Look("a text encoder (language model)", ("layers.0.self_attn.", "embed_tokens.")),
+)
+
+
+def look(contents: Contents) -> str | None:
+    """What the file seems to be, in words; None if nothing known."""
+    if any(ADAPTER.search(key) for key in contents):
+        return "a LoRA or another adapter"
+    for candidate in LOOKS:
+        if all(map(contents.has, candidate.marks)):
+            return candidate.title
+    return None
+
+
+def quantisation(header: Header, contents: Mapping[str, TensorInfo]) -> str | None:
+    """The low-bit layout the file uses, in words; None if its tensors are plain."""
+    if "_quantization_metadata" in header.metadata:
+        return "ComfyUI's quantised layout (_quantization_metadata)"
+    for ending, layout in QUANTISED.items():
+        if any(key.endswith(ending) for key in contents):
+            return layout
+    low = {info.dtype for info in contents.values() if info.dtype.startswith(("F8", "F6", "F4"))}
+    return f"plain {'/'.join(sorted(low))}" if low else None

@@ -1,0 +1,155 @@
+"""Recognising files by their header: families, key spellings, and a plain word for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from models.files import ERNIE, TINY, describe, flux1_shapes, write
+from outboard.engine.models.header import read_header
+from outboard.engine.models.registry import FAMILIES, Detected, detect
+from outboard.protocol.errors import CheckpointError, UnsupportedModelError
+
+BLOCK = "double_blocks.0.img_attn."
+
+
+def detect_keys(
+    tmp_path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    metadata: Mapping[str, str] | None = None,
+) -> Detected:
+    return detect(read_header(write(tmp_path / "model.safetensors", describe(shapes), metadata)))
+
+
+def keys(*names: str) -> dict[str, tuple[int, ...]]:
+    return dict.fromkeys(names, (4, 4))
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+@pytest.mark.parametrize("norm", [".scale", ".weight"])
+def test_every_spelling_of_flux1_is_recognised(tmp_path: Path, prefix: str, norm: str) -> None:
+    shapes = {prefix + name.replace(".scale", norm): shape for name, shape in flux1_shapes().items()}
+    detected = detect_keys(tmp_path, shapes)
+    assert (detected.family.name, detected.prefix, dict(detected.config)) == ("flux1", prefix, TINY)
+    assert set(detected.stored.values()) == set(shapes)
+
+
+def test_the_other_models_of_an_all_in_one_file_are_left_alone(tmp_path: Path) -> None:
+    shapes = {"model.diffusion_model." + name: shape for name, shape in flux1_shapes().items()}
+    detected = detect_keys(tmp_path, shapes | keys("vae.decoder.conv_in.weight", "text_encoders.t5xxl.a"))
+    assert set(detected.stored.values()) == set(shapes)
+
+
+def test_schnell_and_fill_differ_in_shapes_alone(tmp_path: Path) -> None:
+    schnell = {name: shape for name, shape in flux1_shapes().items() if not name.startswith("guidance_in.")}
+    fill = flux1_shapes() | {"img_in.weight": (128, 384)}
+    assert detect_keys(tmp_path, schnell).config["guidance_embeds"] is False
+    assert detect_keys(tmp_path, fill).config["in_channels"] == 384
+
+
+def test_ernie_image_is_recognised_from_shapes(tmp_path: Path) -> None:
+    detected = detect_keys(tmp_path, ERNIE)
+    assert detected.family.name == "ernie_image"
+    assert detected.config["num_attention_heads"] == 1
+    assert (detected.config["text_in_dim"], detected.config["ffn_hidden_size"]) == (24, 64)
+
+
+def test_heads_whose_axes_are_unknown_are_refused_unless_a_config_is_given(tmp_path: Path) -> None:
+    shapes = {name: (64,) if ".norm." in name else shape for name, shape in flux1_shapes().items()}
+    header = read_header(write(tmp_path / "m.safetensors", describe(shapes)))
+    with pytest.raises(UnsupportedModelError, match="heads of 64"):
+        detect(header)
+    given = TINY | {"attention_head_dim": 64, "num_attention_heads": 2, "axes_dims_rope": (16, 24, 24)}
+    assert detect(header, given).config == given
+
+
+def test_a_key_needed_for_the_config_is_named_when_missing(tmp_path: Path) -> None:
+    shapes = {name: shape for name, shape in flux1_shapes().items() if name != "txt_in.weight"}
+    with pytest.raises(CheckpointError, match=r"txt_in\.weight"):
+        detect_keys(tmp_path, shapes)
+
+
+def test_one_tensor_under_two_spellings_is_refused(tmp_path: Path) -> None:
+    shapes = flux1_shapes() | {f"{BLOCK}norm.query_norm.weight": (128,)}
+    with pytest.raises(CheckpointError, match="same tensor"):
+        detect_keys(tmp_path, shapes)
+
+
+OTHERS = {
+    "Wan": ("blocks.0.self_attn.q.weight", "head.modulation", "patch_embedding.weight"),
+    "FLUX.2": (
+        "double_stream_modulation_img.lin.weight",
+        f"{BLOCK}qkv.weight",
+        "single_blocks.0.linear1.weight",
+    ),
+    "Qwen-Image": ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight", "img_in.weight"),
+    "Z-Image": (
+        "cap_pad_token",
+        "x_pad_token",
+        "noise_refiner.0.attention.qkv.weight",
+        "cap_embedder.1.weight",
+    ),
+    "Lumina 2": ("noise_refiner.0.attention.qkv.weight", "cap_embedder.1.weight"),
+    "Chroma": ("distilled_guidance_layer.layers.0.in_layer.weight", f"{BLOCK}qkv.weight", "img_in.weight"),
+    "HunyuanVideo": ("txt_in.individual_token_refiner.blocks.0.norm1.weight", f"{BLOCK}qkv.weight"),
+    "Stable Diffusion UNet": ("model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.a"),
+    "Stable Diffusion 3": ("joint_blocks.0.context_block.attn.qkv.weight",),
+    "LTX-Video": (
+        "adaln_single.emb.timestep_embedder.linear_1.bias",
+        "transformer_blocks.0.attn1.to_q.weight",
+    ),
+    "diffusers' layout": (
+        "single_transformer_blocks.0.attn.to_q.weight",
+        "transformer_blocks.0.attn.to_q.weight",
+    ),
+    "ControlNet": ("controlnet_blocks.0.weight", "double_blocks.0.img_attn.qkv.weight"),
+    "a LoRA": ("double_blocks.0.img_attn.qkv.lora_A.weight", "double_blocks.0.img_attn.qkv.lora_B.weight"),
+    "a LoRA or": ("lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight",),
+    "a VAE": ("decoder.conv_in.weight", "encoder.conv_in.weight"),
+    "text encoder (CLIP)": ("text_model.encoder.layers.0.mlp.fc1.weight",),
+    "text encoder (T5)": ("encoder.block.0.layer.0.SelfAttention.q.weight",),
+    "text encoder (language": ("model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"),
+    "no family known": ("something.weight",),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_another_kind_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        detect_keys(tmp_path, keys(*OTHERS[name]))
+    assert name in caught.value.message
+    assert "model.safetensors" in caught.value.message
+    assert all(family.title in caught.value.message for family in FAMILIES)
+
+
+QUANTISED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, str]]] = {
+    "scaled_fp8": ({"scaled_fp8": (2,)}, {"scaled_fp8": "F8_E4M3", f"{BLOCK}qkv.weight": "F8_E4M3"}),
+    "scale_weight": ({f"{BLOCK}qkv.scale_weight": ()}, {f"{BLOCK}qkv.weight": "F8_E4M3"}),
+    "weight_scale": ({f"{BLOCK}qkv.weight_scale": ()}, {f"{BLOCK}qkv.weight": "I8"}),
+    "comfy_quant": ({f"{BLOCK}qkv.comfy_quant": (30,)}, {f"{BLOCK}qkv.comfy_quant": "U8"}),
+    "F8_E4M3": ({}, {f"{BLOCK}qkv.weight": "F8_E4M3"}),
+    "F8_E5M2": ({}, {f"{BLOCK}qkv.weight": "F8_E5M2"}),
+    "quantised as U8": ({}, {f"{BLOCK}qkv.weight": "U8"}),
+}
+
+
+@pytest.mark.parametrize("layout", QUANTISED)
+def test_quantised_weights_are_refused_and_never_read_as_plain_ones(layout: str, tmp_path: Path) -> None:
+    extra, dtypes = QUANTISED[layout]
+    with pytest.raises(UnsupportedModelError) as caught:
+        detect(read_header(write(tmp_path / "m.safetensors", describe(flux1_shapes() | extra, **dtypes))))
+    assert layout in caught.value.message
+    assert "FLUX.1" in caught.value.message
+    assert "not yet supported" in caught.value.message
+
+
+def test_quantisation_told_by_the_metadata_alone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="_quantization_metadata"):
+        detect_keys(tmp_path, flux1_shapes(), {"_quantization_metadata": "{}"})
+
+
+def test_a_quantised_file_of_another_family_is_named_as_both(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"looks like Wan video quantised as scaled fp8"):
+        detect_keys(tmp_path, keys(*OTHERS["Wan"], "scaled_fp8"))
