@@ -133,7 +133,9 @@ def error_classes(root: type[OutboardError] = OutboardError) -> Iterator[type[Ou
         yield from error_classes(child)
 
 
-def from_code(code: str, message: str, hint: str = "", details: Mapping[str, str] | None = None) -> OutboardError:
+def from_code(
+    code: str, message: str, hint: str = "", details: Mapping[str, str] | None = None
+) -> OutboardError:
     """Rebuild an error on the receiving side; an unknown code becomes the base class, never a crash."""
     for cls in error_classes():
         if cls.code == code:

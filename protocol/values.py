@@ -60,7 +60,7 @@ class Blob:
     digest: str
 
 
-Leaf: TypeAlias = None | bool | int | float | str | WireTensor | Blob
+Leaf: TypeAlias = bool | int | float | str | WireTensor | Blob | None
 #: A conditioning argument: a leaf, or lists and string-keyed dicts of such.
 Tree: TypeAlias = Any
 

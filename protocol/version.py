@@ -6,5 +6,5 @@ PROTOCOL_VERSION = "1.0"
 
 
 def compatible(mine: str, theirs: str) -> bool:
-    """Peers understand each other when their major versions agree; minor versions only add fields and types."""
-    return mine.split(".", 1)[0] == theirs.split(".", 1)[0]
+    """Peers understand each other when their major versions agree; minor ones only add fields and types."""
+    return mine == theirs or mine.split(".", 1)[0] == theirs.split(".", 1)[0]

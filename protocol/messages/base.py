@@ -31,14 +31,24 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
+def is_digest(value: str) -> bool:
+    """Whether `value` has the form of a digest."""
+    return _DIGEST.fullmatch(value) is not None
+
+
+def is_identifier(value: str) -> bool:
+    """Whether `value` has the form of an identifier."""
+    return _NAME.fullmatch(value) is not None
+
+
 def _digest(value: str) -> str:
-    if not _DIGEST.fullmatch(value):
+    if not is_digest(value):
         raise ValueError("a digest is 32 lower-case hexadecimal digits")
     return value
 
 
 def _identifier(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not is_identifier(value):
         raise ValueError("an identifier is 1 to 128 of A-Z a-z 0-9 _ . : -")
     return value
 

@@ -42,7 +42,7 @@ class ModelSettings(Record):
 
 
 class Branch(Record):
-    """One conditioning of a run: `id` is stable within the run, `conditioning` are the DiT's arguments by name.
+    """One conditioning of a run: `id` is stable in the run, `conditioning` the DiT's arguments by name.
 
     Values are trees of scalars, tensors (batch first; one row stands for all rows) and blobs.
     """
@@ -83,7 +83,7 @@ class Slot(Record):
 
 
 class Report(Record):
-    """What a run did, for the node's line and the panel. Seconds are wall time in the engine; sizes are bytes."""
+    """What a run did, for the node's line and the panel. Seconds are the engine's wall time; sizes bytes."""
 
     path: Literal["whole_loop", "per_step"]
     reason: Text = ""

@@ -38,7 +38,7 @@ class Welcome(Message):
 
 
 class Progress(Message):
-    """Something is under way before the first step: waiting in the queue, or loading `done` of `total` bytes."""
+    """What goes on before the first step: waiting in the queue, or loading `done` of `total` bytes."""
 
     type: ClassVar[str] = "progress"
     phase: Literal["queued", "loading"]
@@ -67,7 +67,7 @@ class Stored(Message):
 
 
 class Step(Message):
-    """One sampler step is done. `x0` is the denoised estimate in model space, when previews were asked for."""
+    """One sampler step is done. `x0` is the denoised estimate in model space, if previews were asked for."""
 
     type: ClassVar[str] = "step"
     index: int

@@ -1,0 +1,55 @@
+"""torch tensors to and from the wire; the only file of the protocol that needs torch."""
+
+from __future__ import annotations
+
+import torch
+
+from .errors import ProtocolError
+from .tensors import flat
+from .values import ITEM_SIZES, Tree, WireTensor, map_leaves
+
+_NAMES = {getattr(torch, name): name for name in ITEM_SIZES}
+
+
+def to_wire(tensor: torch.Tensor) -> WireTensor:
+    """The tensor as bytes. A contiguous CPU tensor is viewed, not copied: do not write into it meanwhile."""
+    name = _NAMES.get(tensor.dtype)
+    if name is None:
+        raise ProtocolError(
+            f"a tensor of {tensor.dtype} cannot be sent", hint=f"Cast it: {', '.join(ITEM_SIZES)}."
+        )
+    if tensor.layout != torch.strided:
+        raise ProtocolError(f"a {tensor.layout} tensor cannot be sent", hint="Make it dense first.")
+    dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    data = dense.reshape(-1).view(torch.uint8).numpy().data if dense.numel() else memoryview(b"")
+    return WireTensor(name, tuple(dense.shape), data)
+
+
+def from_wire(wire: WireTensor, *, writable: bool = False) -> torch.Tensor:
+    """A CPU tensor over the wire's own bytes, valid as long as it is held.
+
+    It must not be written to, because the bytes may be a peer's; `writable` makes a copy that may. Bytes
+    that lie askew for the dtype, or are read-only, are copied in any case.
+    """
+    dtype: torch.dtype = getattr(torch, wire.dtype)
+    if wire.nbytes == 0:
+        return torch.empty(wire.shape, dtype=dtype)
+    data = flat(wire.data)
+    if writable or memoryview(data).readonly:
+        data = memoryview(bytearray(data))
+    raw = torch.frombuffer(data, dtype=torch.uint8)
+    if raw.data_ptr() % dtype.itemsize:
+        raw = raw.clone()
+    return raw.view(dtype).reshape(wire.shape)
+
+
+def pack_tree(tree: Tree) -> Tree:
+    """`tree` with every torch tensor as a WireTensor."""
+    return map_leaves(tree, lambda leaf: to_wire(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def unpack_tree(tree: Tree, *, writable: bool = False) -> Tree:
+    """`tree` with every WireTensor as a torch tensor; blobs must have been replaced before."""
+    return map_leaves(
+        tree, lambda leaf: from_wire(leaf, writable=writable) if isinstance(leaf, WireTensor) else leaf
+    )
