@@ -1,0 +1,1 @@
+"""One module per `outboard` command; none imports torch when it is itself imported."""

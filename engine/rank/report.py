@@ -1,0 +1,48 @@
+"""The report of a whole loop: what was asked, what it took, and what the rank held."""
+
+from __future__ import annotations
+
+from ...protocol.messages.client import Run
+from ...protocol.messages.common import Report
+from ..models.model import Model
+from .conditioning import wire_bytes
+from .device import describe, peak_bytes
+from .dtype import dtype_name
+from .run import Outcome
+
+
+def run_report(
+    run: Run,
+    model: Model,
+    outcome: Outcome,
+    *,
+    world_size: int,
+    seconds_loading: float,
+    seconds_queued: float,
+    resident_bytes: int,
+) -> Report:
+    """Bytes are those of tensors, blobs not counted: they came with their own messages."""
+    return Report(
+        path="whole_loop",
+        model=run.model.name,
+        family=model.family,
+        dtype=dtype_name(model.dtype),
+        device=describe(model.device),
+        sampler=run.sampler,
+        world_size=world_size,
+        steps=outcome.steps,
+        forwards=outcome.forwards,
+        seconds=outcome.seconds,
+        seconds_loading=seconds_loading,
+        seconds_queued=seconds_queued,
+        bytes_in=_bytes_in(run),
+        bytes_out=outcome.bytes_out,
+        peak_bytes=[peak_bytes(model.device)],
+        resident_bytes=resident_bytes,
+    )
+
+
+def _bytes_in(run: Run) -> int:
+    conditionings = [branch.conditioning for branch in (run.positive, run.negative) if branch]
+    mask = run.mask.mask if run.mask else None
+    return wire_bytes([run.sigmas, run.noise, run.latent, mask, conditionings])

@@ -1,0 +1,127 @@
+"""The models in a rank's memory: loaded at first use, kept while there is room, the stalest dropped first."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...protocol.messages.common import ModelRef, ModelSettings
+from ...protocol.messages.control import ResidentModel
+from ..models.header import read_header
+from ..models.loader import load
+from ..models.model import Model
+from .device import free_bytes, release_memory
+from .dtype import compute_dtype, dtype_name
+
+Progress = Callable[[int, int], None]
+
+#: Bytes per byte of weights that a model should find free, the rest being what it computes with.
+HEADROOM = 1.2
+
+
+@dataclass(frozen=True)
+class Key:
+    """One model as one run needs it. `modified` tells a file from its successor of the same header."""
+
+    digest: str
+    size: int
+    modified: int
+    dtype: torch.dtype
+
+
+@dataclass(eq=False)
+class Resident:
+    """A model in memory, by the name it was asked for."""
+
+    name: str
+    model: Model
+    nbytes: int
+
+    def describe(self) -> ResidentModel:
+        dtype = dtype_name(self.model.dtype)
+        return ResidentModel(name=self.name, family=self.model.family, dtype=dtype, nbytes=self.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Loan:
+    """A resident model for one request, and the seconds it took to load (0 when it was there)."""
+
+    model: Model
+    seconds_loading: float
+
+
+class Residency:
+    """Resident models of one device. `budget` bytes in all; 0 lets the device's free memory decide."""
+
+    def __init__(self, device: torch.device, default_dtype: str, budget: int) -> None:
+        self._device = device
+        self._default_dtype = default_dtype
+        self._budget = budget
+        self._residents: OrderedDict[Key, Resident] = OrderedDict()
+        self._dtypes: dict[tuple[Path, int, str], torch.dtype] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(resident.nbytes for resident in self._residents.values())
+
+    def describe(self) -> list[ResidentModel]:
+        return [resident.describe() for resident in self._residents.values()]
+
+    def get(self, path: Path, ref: ModelRef, settings: ModelSettings, progress: Progress) -> Loan:
+        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load."""
+        key = self._key(path, ref, settings)
+        resident = self._residents.get(key)
+        if resident is not None:
+            self._residents.move_to_end(key)
+            return Loan(resident.model, 0.0)
+        began = time.perf_counter()
+        self._make_room(path, key.dtype)
+        model = self._load(path, key.dtype, progress)
+        self._residents[key] = Resident(ref.name, model, model.nbytes)
+        return Loan(model, time.perf_counter() - began)
+
+    def unload(self, ref: ModelRef | None = None) -> int:
+        """Drop one model in every dtype, or all; returns the bytes of weights freed."""
+        before = self.nbytes
+        for key in [
+            key for key in self._residents if ref is None or (key.digest, key.size) == (ref.digest, ref.size)
+        ]:
+            del self._residents[key]
+        release_memory(self._device)
+        return before - self.nbytes
+
+    def _key(self, path: Path, ref: ModelRef, settings: ModelSettings) -> Key:
+        wanted = self._default_dtype if settings.dtype == "auto" else settings.dtype
+        modified = path.stat().st_mtime_ns
+        choice = (path, modified, wanted)
+        if choice not in self._dtypes:
+            self._dtypes[choice] = compute_dtype(wanted, read_header(path), self._device)
+        return Key(ref.digest, ref.size, modified, self._dtypes[choice])
+
+    def _load(self, path: Path, dtype: torch.dtype, progress: Progress) -> Model:
+        try:
+            return load(path, dtype=dtype, device=self._device, progress=progress)
+        finally:
+            # Staging buffers, and the torso of a load that was cancelled.
+            release_memory(self._device)
+
+    def _make_room(self, path: Path, dtype: torch.dtype) -> None:
+        needed = _weights_bytes(path, dtype)
+        while self._residents and not self._fits(needed):
+            self._residents.popitem(last=False)
+            release_memory(self._device)
+
+    def _fits(self, needed: int) -> bool:
+        if self._budget:
+            return self.nbytes + needed <= self._budget
+        return needed * HEADROOM <= free_bytes(self._device)
+
+
+def _weights_bytes(path: Path, dtype: torch.dtype) -> int:
+    tensors = read_header(path).tensors.values()
+    return sum(torch.Size(tensor.shape).numel() for tensor in tensors) * dtype.itemsize

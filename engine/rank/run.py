@@ -1,0 +1,116 @@
+"""One whole denoise loop: a Run message in, step events on the way, the latent and its report out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...protocol.errors import EngineError
+from ...protocol.messages.client import Run
+from ...protocol.messages.engine import Step as StepEvent
+from ...protocol.torch import to_wire
+from ..models.model import Model
+from ..sampling.flow import Flow
+from ..sampling.guidance import CfgDenoiser, cfg_denoiser
+from ..sampling.loop import SampleRequest, sample
+from ..sampling.step import Step
+from .blobs import BlobStore
+from .conditioning import inpaint_of, on_device, own_tensor, with_concat
+
+Tell = Callable[[StepEvent], None]
+
+
+@dataclass(eq=False)
+class Watch:
+    """What runs at every step: the cancel check, the step event, and an eye on numbers that are none.
+
+    Whether each x0 was finite stays on the device until the end, so that no step waits for it.
+    """
+
+    check: Callable[[], None]
+    tell: Tell
+    preview: bool
+    finite: list[Tensor] = field(default_factory=list)
+    bytes_out: int = 0
+
+    def __call__(self, step: Step) -> None:
+        self.finite.append(torch.isfinite(step.x0).all())
+        x0 = to_wire(step.x0.float()) if self.preview else None
+        self.bytes_out += x0.nbytes if x0 else 0
+        self.tell(StepEvent(index=step.index, total=step.total, sigma=step.sigma, x0=x0))
+        self.check()
+
+    def require_finite(self, latent: Tensor, dtype: torch.dtype) -> None:
+        """Raise EngineError naming the first step whose x0, or else the result, has a NaN or an infinity."""
+        if bool(torch.isfinite(latent).all()):
+            return
+        broken = [index for index, finite in enumerate(self.finite) if not bool(finite)]
+        where = f"from step {broken[0] + 1} of {len(self.finite)} on" if broken else "after the last step"
+        raise EngineError(
+            f"The model computed NaN or infinity {where}, in {dtype}.",
+            hint="Choose bfloat16 or float32 as the engine's dtype, and check LoRA strengths and cfg.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a loop gave: the latent (fp32), and how much work it was."""
+
+    latent: Tensor
+    steps: int
+    forwards: int
+    seconds: float
+    bytes_out: int
+
+
+def run_loop(run: Run, model: Model, blobs: BlobStore, *, check: Callable[[], None], tell: Tell) -> Outcome:
+    """Sample `run` with `model`; `check` may raise CancelledError before each forward and after each step."""
+    flow = Flow(run.sampling.multiplier, run.sampling.noise_scale)
+    request = _request(run, flow, model.device)
+    denoiser = _denoiser(run, flow, model, blobs, request.latent.shape[0], check)
+    watch = Watch(check, tell, run.preview)
+    began = time.perf_counter()
+    latent = sample(request, denoiser, callback=watch).float().cpu()
+    seconds = time.perf_counter() - began
+    watch.require_finite(latent, model.dtype)
+    return Outcome(latent, len(watch.finite), denoiser.forwards, seconds, watch.bytes_out + latent.nbytes)
+
+
+def _request(run: Run, flow: Flow, device: torch.device) -> SampleRequest:
+    latent = own_tensor(run.latent, device)
+    return SampleRequest(
+        sampler=run.sampler,
+        sigmas=own_tensor(run.sigmas, torch.device("cpu")),
+        noise=own_tensor(run.noise, device),
+        latent=latent,
+        seed=run.seed,
+        flow=flow,
+        options=run.sampler_options,
+        inpaint=inpaint_of(run.mask, latent.shape, device),
+        noise_device=run.generator,
+    )
+
+
+def _denoiser(
+    run: Run, flow: Flow, model: Model, blobs: BlobStore, rows: int, check: Callable[[], None]
+) -> CfgDenoiser:
+    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any]) -> Tensor:
+        check()
+        whole, given = with_concat(x, conditioning)
+        v = model.predict(whole, flow.timestep(sigma).float(), given)
+        return flow.denoised(x, v.float(), sigma)
+
+    negative = run.negative
+    return cfg_denoiser(
+        forward,
+        on_device(run.positive.conditioning, blobs, model.device),
+        on_device(negative.conditioning, blobs, model.device) if negative else None,
+        cfg=run.cfg,
+        rows=rows,
+        disable_cfg1_optimization=not run.cfg1_optimization,
+    )

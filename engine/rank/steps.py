@@ -1,0 +1,98 @@
+"""Per-step runs: the loop is in ComfyUI, one Predict per model call, and the engine keeps the account."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from ...protocol.messages.client import Predict
+from ...protocol.messages.common import Report
+from ...protocol.torch import from_wire
+from ..models.model import Model
+from .blobs import BlobStore
+from .conditioning import on_device, wire_bytes
+from .device import describe, peak_bytes, reset_peak
+from .dtype import dtype_name
+
+
+@dataclass(eq=False)
+class Account:
+    """What one per-step run has cost so far. A step is a new noise level, whatever calls it takes."""
+
+    model: str
+    family: str
+    dtype: str
+    device: torch.device
+    forwards: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    seconds_loading: float = 0.0
+    seconds_queued: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    _level: float | None = field(default=None, repr=False)
+
+    def at(self, level: float) -> None:
+        if level != self._level:
+            self.steps += 1
+            self._level = level
+
+    def report(self, world_size: int, resident_bytes: int) -> Report:
+        return Report(
+            path="per_step",
+            model=self.model,
+            family=self.family,
+            dtype=self.dtype,
+            device=describe(self.device),
+            world_size=world_size,
+            steps=self.steps,
+            forwards=self.forwards,
+            seconds=self.seconds,
+            seconds_loading=self.seconds_loading,
+            seconds_queued=self.seconds_queued,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            peak_bytes=[peak_bytes(self.device)],
+            resident_bytes=resident_bytes,
+        )
+
+
+class Accounts:
+    """The open per-step runs by session and run; a session's end drops its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], Account] = {}
+
+    def open(self, session: str, run: str, name: str, model: Model) -> Account:
+        """The account of a run. It holds no model, so that unloading one in the middle frees it."""
+        account = self._open.get((session, run))
+        if account is None:
+            reset_peak(model.device)
+            account = Account(name, model.family, dtype_name(model.dtype), model.device)
+            self._open[session, run] = account
+        return account
+
+    def close(self, session: str, run: str) -> Account | None:
+        return self._open.pop((session, run), None)
+
+    def end_session(self, session: str) -> None:
+        for key in [key for key in self._open if key[0] == session]:
+            del self._open[key]
+
+
+def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) -> tuple[torch.Tensor, float]:
+    """The raw output for one call, on the host and in the dtype the model computed in, and its seconds."""
+    device = model.device
+    x, timestep = from_wire(request.x), from_wire(request.timestep)
+    conditioning = on_device(request.conditioning, blobs, device)
+    began = time.perf_counter()
+    v = model.predict(x.to(device), timestep.to(device, torch.float32), conditioning).cpu()
+    seconds = time.perf_counter() - began
+    account.at(float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma)
+    account.forwards += 1
+    account.seconds += seconds
+    account.bytes_in += request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)
+    account.bytes_out += v.nbytes
+    return v, seconds
