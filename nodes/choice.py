@@ -1,0 +1,30 @@
+"""What a graph may say about its engine and its sampling: the values of two small nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+AUTO = "auto"
+Path = Literal["auto", "whole_loop", "per_step"]
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+PATHS: tuple[Path, ...] = ("auto", "whole_loop", "per_step")
+
+#: Where run settings travel inside a MODEL's options.
+OPTION = "outboard"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Which engine, on which device, in which dtype; the address "auto" starts or adopts one here."""
+
+    address: str = AUTO
+    device: str = AUTO
+    dtype: str = AUTO
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How one sampler runs: `whole_loop` fails where the fast path cannot be taken, `per_step` avoids it."""
+
+    path: Path = "auto"

@@ -1,0 +1,232 @@
+"""Whether a sampler call can run as one whole loop in the engine, and if not, why.
+
+Each check returns the reason against it, or nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import comfy.model_base
+import comfy.model_sampling
+import comfy.samplers
+import torch
+
+from . import sampler_name
+from .choice import OPTION, RunSettings
+
+WRAPPER = "outboard"
+BASIC_GUIDER = ("Guider_Basic", "nodes_custom_sampler")
+PREVIEW_MODULE = "latent_preview"
+
+#: Keys of a cond that change more than the arguments of the DiT.
+COND_KEYS = ("area", "mask", "timestep_start", "timestep_end", "control", "gligen", "hooks", "default")
+OPTION_KEYS = frozenset(
+    {"transformer_options", "to_load_options", "disable_cfg1_optimization", "denoise_mask_function", OPTION}
+)
+TRANSFORMER_KEYS = frozenset(
+    {
+        "sample_sigmas",
+        "wrappers",
+        "callbacks",
+        "rope_options",
+        "patches",
+        "patches_replace",
+        "optimized_attention_override",
+    }
+)
+INNER_WRAPPERS = ("sampler_sample", "predict_noise", "calc_cond_batch", "apply_model", "diffusion_model")
+INNER_CALLBACKS = ("on_prepare_state", "on_apply_hooks")
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """What ComfyUI hands to a sampler: tensors [B, C, ...], the latent already in model space."""
+
+    guider: Any
+    sampler: Any
+    sigmas: torch.Tensor
+    extra_args: Mapping[str, Any]
+    callback: Callable[..., Any] | None
+    noise: torch.Tensor
+    latent: torch.Tensor
+    mask: torch.Tensor | None
+    samplers: Collection[str] = field(default_factory=frozenset)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.extra_args.get("model_options", {})
+        return found
+
+    @property
+    def transformer_options(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.options.get("transformer_options", {})
+        return found
+
+    @property
+    def settings(self) -> RunSettings:
+        return self.options.get(OPTION) or RunSettings()
+
+    @property
+    def cfg1_optimization(self) -> bool:
+        return not self.options.get("disable_cfg1_optimization", False)
+
+    @property
+    def needs_negative(self) -> bool:
+        return not (self.cfg1_optimization and math.isclose(self.guider.cfg, 1.0))
+
+    @property
+    def positive(self) -> Mapping[str, Any]:
+        cond: Mapping[str, Any] = self.guider.conds["positive"][0]
+        return cond
+
+    @property
+    def negative(self) -> Mapping[str, Any] | None:
+        conds = self.guider.conds.get("negative")
+        return conds[0] if conds and self.needs_negative else None
+
+    @property
+    def model_sampling(self) -> Any:
+        return self.guider.inner_model.model_sampling
+
+
+def reason_against(loop: Loop) -> str:
+    """Why `loop` must run step by step in ComfyUI; "" when the engine can run it whole."""
+    for check in CHECKS:
+        reason = check(loop)
+        if reason:
+            return reason
+    return ""
+
+
+def _guider(loop: Loop) -> str:
+    kind = type(loop.guider)
+    name, module = BASIC_GUIDER
+    basic = kind.__name__ == name and kind.__module__.endswith(module)
+    own = vars(loop.guider).keys() & {"predict_noise", "outer_predict_noise"}
+    plain = (kind is comfy.samplers.CFGGuider or basic) and not own
+    return "" if plain else f"guider {kind.__name__}"
+
+
+def _sampler(loop: Loop) -> str:
+    if not sampler_name.name_of(loop.sampler, loop.samplers):
+        return f"sampler {sampler_name.label_of(loop.sampler)}"
+    return "" if sampler_name.plain_options(loop.sampler) is not None else "a sampler option that is not data"
+
+
+def _sampling(loop: Loop) -> str:
+    sampling, flow = loop.model_sampling, comfy.model_sampling
+    kinds = (flow.ModelSamplingFlux, flow.ModelSamplingDiscreteFlow)
+    stock = (
+        isinstance(sampling, flow.CONST)
+        and isinstance(sampling, kinds)
+        and all(_unchanged(sampling, flow.CONST, name) for name in SCALINGS)
+        and any(_unchanged(sampling, kind, "timestep") for kind in kinds)
+    )
+    return "" if stock else f"model sampling {type(sampling).__name__}"
+
+
+SCALINGS = ("calculate_input", "calculate_denoised", "noise_scaling", "inverse_noise_scaling")
+
+
+def _unchanged(sampling: Any, kind: type[Any], name: str) -> bool:
+    return getattr(type(sampling), name, None) is getattr(kind, name)
+
+
+def _conds(loop: Loop) -> str:
+    sides = ("positive", "negative") if loop.needs_negative else ("positive",)
+    for side in sides:
+        conds = loop.guider.conds.get(side)
+        if conds is None and side == "negative":
+            continue
+        if not conds or len(conds) != 1:
+            return f"{len(conds or ())} {side} conditionings"
+        reason = _cond(conds[0])
+        if reason:
+            return f"{reason} on the {side} conditioning"
+    return ""
+
+
+def _cond(cond: Mapping[str, Any]) -> str:
+    for key in COND_KEYS:
+        if cond.get(key) is not None:
+            return key
+    return "strength" if cond.get("strength", 1.0) != 1.0 else ""
+
+
+def _options(loop: Loop) -> str:
+    for key, value in loop.options.items():
+        if key not in OPTION_KEYS and _present(value):
+            return key
+    for key, value in loop.transformer_options.items():
+        if key not in TRANSFORMER_KEYS and _present(value):
+            return key
+    return ""
+
+
+def _present(value: Any) -> bool:
+    """Whether an option says anything; a tensor does, whatever is in it."""
+    empty = isinstance(value, (dict, list, tuple, str)) and not value
+    return value is not None and value is not False and not empty
+
+
+def _wrappers(loop: Loop) -> str:
+    wrappers = loop.transformer_options.get("wrappers") or {}
+    for kind in INNER_WRAPPERS:
+        for key, functions in (wrappers.get(kind) or {}).items():
+            if functions and key != WRAPPER:
+                return f"{kind} wrapper {key or 'without a name'}"
+    callbacks = loop.transformer_options.get("callbacks") or {}
+    for kind in INNER_CALLBACKS:
+        if any((callbacks.get(kind) or {}).values()):
+            return f"{kind} callback"
+    return ""
+
+
+def _mask(loop: Loop) -> str:
+    function = loop.options.get("denoise_mask_function")
+    if loop.mask is None:
+        return ""
+    if function is not None and sampler_name.differential_strength(function) is None:
+        return "denoise_mask_function"
+    scale = type(loop.guider.inner_model).scale_latent_inpaint
+    return "" if scale is comfy.model_base.BaseModel.scale_latent_inpaint else "inpaint scaling of this model"
+
+
+def _tensors(loop: Loop) -> str:
+    if loop.sigmas.ndim != 1 or len(loop.sigmas) < 2:
+        return "no steps"
+    shapes = getattr(loop.guider.inner_model, "latent_shapes", None)
+    if shapes is not None and len(shapes) > 1:
+        return "several latents in one"
+    if loop.noise.device.type not in ("cpu", "cuda"):
+        return f"noise made on {loop.noise.device.type}"
+    return "" if isinstance(loop.extra_args.get("seed"), int) else "no seed"
+
+
+def _callback(loop: Loop) -> str:
+    """Stock callbacks look at x0 and the step; another might look at x, which stays in the engine."""
+    if loop.callback is None or loop.callback.__module__ == PREVIEW_MODULE:
+        return ""
+    return f"callback {loop.callback.__module__}.{loop.callback.__qualname__}"
+
+
+def _settings(loop: Loop) -> str:
+    return "as asked" if loop.settings.path == "per_step" else ""
+
+
+CHECKS: tuple[Callable[[Loop], str], ...] = (
+    _settings,
+    _guider,
+    _sampler,
+    _sampling,
+    _conds,
+    _options,
+    _wrappers,
+    _mask,
+    _tensors,
+    _callback,
+)

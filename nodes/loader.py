@@ -1,0 +1,113 @@
+"""Outboard UNET Loader: UNETLoader's widgets, a MODEL whose weights are in an engine."""
+
+from __future__ import annotations
+
+import logging
+
+import comfy.model_management
+import folder_paths
+import torch
+from comfy.cli_args import args
+from comfy.patcher_extension import WrappersMP
+from comfy_api.latest import io
+
+from ..engine.models.header import Header
+from ..protocol.errors import UnsupportedRequestError
+from ..protocol.messages.common import ModelSettings
+from . import boundary, model_file, skeleton
+from .choice import AUTO, EngineChoice
+from .compat import known
+from .eligibility import WRAPPER
+from .engine_node import EngineType
+from .footprint import bytes_at, computes_on
+from .janitor import JANITOR
+from .patcher import OutboardPatcher, refuse_saving
+from .remote import RemoteModel
+from .session import SESSIONS, Session
+from .whole_loop import sampler_sample
+
+WEIGHT_DTYPES = ["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"]
+UNSUPPORTED_FLAGS = ("fp64_unet", "fp8_e4m3fn_unet", "fp8_e5m2_unet", "fp8_e8m0fnu_unet")
+
+
+class OutboardUNETLoader(io.ComfyNode):
+    """Reads a model's header, and leaves its weights to an engine."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="OutboardUNETLoader",
+            display_name="Outboard UNET Loader",
+            category="outboard",
+            description="Loads a diffusion model in the Outboard engine, in place of Load Diffusion Model.",
+            inputs=[
+                io.Combo.Input("unet_name", options=folder_paths.get_filename_list(model_file.FOLDER)),
+                io.Combo.Input(
+                    "weight_dtype", options=WEIGHT_DTYPES, **known(io.Combo.Input.__init__, advanced=True)
+                ),
+                EngineType.Input(
+                    "engine", optional=True, tooltip="Which engine; without it, one on this machine."
+                ),
+            ],
+            outputs=[io.Model.Output()],
+        )
+
+    @classmethod
+    def execute(cls, unet_name: str, weight_dtype: str, engine: EngineChoice | None = None) -> io.NodeOutput:
+        if weight_dtype != "default":
+            raise UnsupportedRequestError(
+                f"weight_dtype {weight_dtype} casts the weights to fp8, which the engine does not do yet.",
+                hint="Choose weight_dtype default, or use the stock loader (UNETLoader).",
+            )
+        return io.NodeOutput(load(unet_name, engine or EngineChoice()))
+
+
+def load(unet_name: str, choice: EngineChoice) -> OutboardPatcher:
+    """A MODEL of the file that ComfyUI lists as `unet_name`, computed by the engine of `choice`.
+
+    Connects to the engine, starting it if need be. Raises ModelError for a file neither side can use,
+    EngineError for an engine that does not come up.
+    """
+    header = model_file.find(unet_name)
+    dtype = wanted_dtype(choice)
+    load_device = comfy.model_management.get_torch_device()
+    offload_device = comfy.model_management.unet_offload_device()
+    model = skeleton.build(header, getattr(torch, dtype, None), load_device, offload_device)
+    session = SESSIONS.of(choice)
+    model.outboard = _remote(unet_name, header, dtype, session)
+    model.outboard_local = computes_on(session, load_device)
+    if not model.outboard_local:
+        # Nothing is computed on this side: conditionings may always share a call, and no room is needed.
+        model.memory_usage_factor = 0
+    model.state_dict_for_saving = refuse_saving
+    boundary.install(model.diffusion_model, model.outboard)
+    JANITOR.watch(model, model.outboard)
+    patcher = OutboardPatcher(model, load_device, offload_device)
+    patcher.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, WRAPPER, sampler_sample)
+    logging.info(
+        "Outboard: %s is %s at the engine %s", unet_name, type(model).__name__, session.welcome.engine
+    )
+    return patcher
+
+
+def wanted_dtype(choice: EngineChoice) -> str:
+    """The node's dtype, else what ComfyUI's own command line forces, else "auto"."""
+    for flag in UNSUPPORTED_FLAGS:
+        if getattr(args, flag, False):
+            raise UnsupportedRequestError(
+                f"ComfyUI runs with --{flag.replace('_unet', '')}-unet, which the engine cannot honour.",
+                hint="Start ComfyUI without it, or use the stock loader (UNETLoader).",
+            )
+    if choice.dtype != AUTO:
+        return choice.dtype
+    forced = {
+        "float32": args.force_fp32 or args.fp32_unet,
+        "bfloat16": args.bf16_unet,
+        "float16": args.fp16_unet,
+    }
+    return next((dtype for dtype, on in forced.items() if on), AUTO)
+
+
+def _remote(name: str, header: Header, dtype: str, session: Session) -> RemoteModel:
+    settings = ModelSettings.model_validate({"dtype": dtype})
+    return RemoteModel(session, model_file.reference(name, header), settings, bytes_at(header, dtype))

@@ -1,0 +1,28 @@
+"""A file as ComfyUI lists it and as the engine knows it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import folder_paths
+
+from ..engine.models.header import Header, read_header
+from ..protocol.messages.common import ModelRef
+
+FOLDER = "diffusion_models"
+
+
+def find(name: str) -> Header:
+    """The header of the file that ComfyUI lists as `name`. Raises FileNotFoundError or a ModelError."""
+    return read_header(Path(folder_paths.get_full_path_or_raise(FOLDER, name)))
+
+
+def reference(name: str, header: Header) -> ModelRef:
+    """How the engine is told of that file: relative name, size and header digest, never a path."""
+    return ModelRef(name=name.replace(os.sep, "/"), size=header.size, digest=header.digest)
+
+
+def roots() -> dict[str, tuple[Path, ...]]:
+    """The folders the engine may open files in: those ComfyUI lists diffusion models from."""
+    return {FOLDER: tuple(Path(folder).resolve() for folder in folder_paths.get_folder_paths(FOLDER))}

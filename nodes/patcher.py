@@ -1,0 +1,120 @@
+"""A ModelPatcher whose weights live in an engine.
+
+ComfyUI's memory manager sees a model of its true size on its own device, and asks it to load and unload like
+any other; nothing is ever moved here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import comfy.model_patcher
+import torch
+from comfy.patcher_extension import CallbacksMP
+
+from ..protocol.errors import UnsupportedRequestError
+from . import refusals
+from .compat import current_node
+from .remote import RemoteModel
+
+
+class OutboardPatcher(comfy.model_patcher.ModelPatcher):
+    """Its `model` is a skeleton with the attributes `outboard` (RemoteModel) and `outboard_local`.
+
+    outboard_local: whether the engine computes on the very device ComfyUI manages as `load_device`.
+    """
+
+    @property
+    def remote(self) -> RemoteModel:
+        found: RemoteModel = self.model.outboard
+        return found
+
+    def model_size(self) -> int:
+        return self.remote.footprint if self.model.outboard_local else 0
+
+    def loaded_size(self) -> int:
+        return self.remote.resident_bytes if self.model.outboard_local else 0
+
+    def load(
+        self,
+        device_to: torch.device | None = None,
+        lowvram_model_memory: float = 0,
+        force_patch_weights: bool = False,
+        full_load: bool = False,
+    ) -> None:
+        refusals.check_patcher(self)
+        self.remote.load()
+        self.model.device = device_to
+        self.model.model_loaded_weight_memory = self.loaded_size()
+        self.model.current_weight_patches_uuid = self.patches_uuid
+        for callback in self.get_all_callbacks(CallbacksMP.ON_LOAD):
+            callback(self, device_to, lowvram_model_memory, force_patch_weights, full_load)
+
+    def partially_load(
+        self, device_to: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
+    ) -> int:
+        before = self.loaded_size()
+        self.unpatch_model(unpatch_weights=False)
+        self.patch_model(load_weights=False)
+        self.load(device_to, extra_memory, force_patch_weights)
+        return self.loaded_size() - before
+
+    def partially_unload(
+        self, device_to: torch.device, memory_to_free: float = 0, force_patch_weights: bool = False
+    ) -> int:
+        """Free nothing: the engine drops a whole model, which `detach` asks for."""
+        return 0
+
+    def unpatch_model(self, device_to: torch.device | None = None, unpatch_weights: bool = True) -> None:
+        super().unpatch_model(device_to=None, unpatch_weights=False)
+        if unpatch_weights:
+            self.model.current_weight_patches_uuid = None
+            self.model.model_loaded_weight_memory = 0
+            if device_to is not None:
+                self.model.device = device_to
+
+    def detach(self, unpatch_all: bool = True) -> Any:
+        """`unpatch_all` comes from the Unload buttons and from memory pressure: the engine drops the model.
+
+        Pressure arises inside a node; then an engine on another device has nothing to give and is left alone.
+        """
+        model = super().detach(unpatch_all)
+        if unpatch_all and (self.model.outboard_local or not current_node()):
+            self.remote.unload()
+        return model
+
+    def pre_run(self) -> None:
+        refusals.check_patcher(self)
+        super().pre_run()
+
+    def pin_weight_to_device(self, key: str) -> None:
+        """There is nothing here to pin."""
+
+    def unpin_weight(self, key: str) -> None:
+        """There is nothing here to unpin."""
+
+    def get_key_patches(self, filter_prefix: str | None = None) -> NoReturn:
+        _refuse("Its weights cannot be merged into another model (ModelMerge nodes).")
+
+    def patch_weight_to_device(self, key: str, *args: Any, **keywords: Any) -> NoReturn:
+        _refuse(f"Its weight {key!r} cannot be read (LoraSave and similar nodes).")
+
+    def model_state_dict_for_saving(self, model: Any = None, prefix: str = "") -> NoReturn:
+        refuse_saving()
+
+    def state_dict_for_saving(self, *args: Any, **keywords: Any) -> NoReturn:
+        refuse_saving()
+
+    def deepclone_multigpu(self, *args: Any, **keywords: Any) -> NoReturn:
+        _refuse("It cannot be copied to another GPU of ComfyUI's (MultiGPU_WorkUnits, SelectModelDevice).")
+
+
+def refuse_saving(*args: Any, **keywords: Any) -> NoReturn:
+    """Stands in wherever ComfyUI collects weights to save."""
+    _refuse("It cannot be saved from here (ModelSave, CheckpointSave).")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UnsupportedRequestError(
+        f"The weights of this MODEL are in the Outboard engine. {what}", hint=refusals.STOCK
+    )

@@ -1,0 +1,136 @@
+"""One model file at one engine: what a MODEL's skeleton holds instead of weights."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ..protocol.errors import OutboardError
+from ..protocol.messages import Message
+from ..protocol.messages.client import CloseRun, Load, Predict, Run
+from ..protocol.messages.common import ModelRef, ModelSettings, Report
+from ..protocol.messages.control import Unload
+from ..protocol.messages.engine import Closed, Loaded, Prediction, Result
+from ..protocol.torch import from_wire, to_wire
+from ..protocol.values import Tree
+from . import interrupt
+from .progress import LoadingProgress
+from .session import Session
+
+UNLOAD_TIMEOUT = 10.0
+#: Bytes per element of the widest dtype an engine computes in.
+LARGEST_ITEM = 4
+#: Arguments that differ at every step.
+FRESH = frozenset({"control"})
+
+
+class RemoteModel:
+    """Loads, runs and drops one file. `footprint`: bytes it takes on the engine's device when resident."""
+
+    def __init__(self, session: Session, ref: ModelRef, settings: ModelSettings, footprint: int) -> None:
+        self.session = session
+        self.ref = ref
+        self.settings = settings
+        self.footprint = footprint
+        self._resident = 0
+        self._resident_at = -1
+        self._run = ""
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the engine holds of it, as far as this side knows."""
+        return self._resident if self._resident_at == self.session.generation else 0
+
+    def load(self) -> None:
+        """Make the file resident, showing progress. Raises any OutboardError, or ComfyUI's interrupt."""
+        self.session.ensure()
+        if not self.resident_bytes:
+            loaded = self._request(
+                Load(model=self.ref, settings=self.settings), LoadingProgress(self.ref.name)
+            )
+            assert isinstance(loaded, Loaded)
+            self._note_resident(loaded.nbytes)
+
+    def unload(self) -> None:
+        """Have the engine drop the file; an engine that is gone, or does not answer, is only logged."""
+        self._resident = 0
+        if not self.session.connected:
+            return
+        try:
+            self.session.control(Unload(model=self.ref), timeout=UNLOAD_TIMEOUT)
+        except OutboardError as error:
+            logging.warning("Outboard: %s was not unloaded: %s", self.ref.name, error)
+
+    def run(self, request: Run, on_event: Callable[[Message], None]) -> tuple[torch.Tensor, Report]:
+        """A whole loop: the latent [B, C, ...] fp32 in model space on the CPU, and the engine's report."""
+        slot = self.session.slot(request.latent.nbytes)
+        result = self._request(request.model_copy(update={"reply": slot}), on_event)
+        assert isinstance(result, Result)
+        self._note_resident(self._resident or self.footprint)
+        return from_wire(result.latent).clone(), result.report
+
+    @contextmanager
+    def stepping(self, reason: str, sampler: str, publish: Callable[[Report], object]) -> Iterator[None]:
+        """Predictions inside the block belong to one run; its report is published at the end."""
+        outer, self._run = self._run, uuid.uuid4().hex
+        try:
+            yield
+        finally:
+            run, self._run = self._run, outer
+            closed = self._close(run)
+        if closed is not None:
+            publish(closed.model_copy(update={"reason": reason, "sampler": sampler}))
+
+    def predict(
+        self,
+        x: torch.Tensor,
+        timestep: torch.Tensor,
+        sigma: float | None,
+        branches: Sequence[str],
+        conditioning: dict[str, Tree],
+    ) -> torch.Tensor:
+        """One call of the DiT: v of x's shape, on x's device, in the dtype the engine computed in."""
+        run = self._run or uuid.uuid4().hex
+        request = Predict(
+            run=run,
+            model=self.ref,
+            settings=self.settings,
+            x=to_wire(x.detach().cpu()),
+            timestep=to_wire(timestep.detach().float().cpu()),
+            sigma=sigma,
+            branches=list(branches),
+            conditioning=self.intern(conditioning),
+            reply=self.session.slot(x.numel() * LARGEST_ITEM),
+        )
+        prediction = self._request(request, LoadingProgress(self.ref.name))
+        assert isinstance(prediction, Prediction)
+        if not self._run:
+            self._close(run)
+        return from_wire(prediction.v).clone().to(x.device)
+
+    def intern(self, conditioning: Mapping[str, Tree]) -> dict[str, Tree]:
+        """`conditioning` with what repeats from call to call stored at the engine."""
+        with interrupt.translated():
+            repeated = {name: tree for name, tree in conditioning.items() if name not in FRESH}
+            return {**conditioning, **self.session.intern(repeated)}
+
+    def _request(self, message: Message, on_event: Callable[[Message], None]) -> Message:
+        with interrupt.translated():
+            return self.session.request(message, on_event=on_event)
+
+    def _close(self, run: str) -> Report | None:
+        """Best effort: a run that fails has its own error on the way, which this must not replace."""
+        try:
+            closed = self.session.request(CloseRun(run=run), interruptible=False)
+        except OutboardError as error:
+            logging.debug("Outboard: run %s was not closed: %s", run, error)
+            return None
+        return closed.report if isinstance(closed, Closed) else None
+
+    def _note_resident(self, nbytes: int) -> None:
+        self._resident = nbytes
+        self._resident_at = self.session.generation

@@ -1,0 +1,165 @@
+"""The fast path: a sampler's whole denoise loop as one request, where eligibility.py allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from ..protocol.errors import UnsupportedRequestError
+from ..protocol.messages import Message
+from ..protocol.messages.client import Run
+from ..protocol.messages.common import Differential, FlowSampling, Mask
+from ..protocol.messages.engine import Step
+from ..protocol.torch import from_wire, to_wire
+from . import conditioning, refusals, sampler_name
+from .eligibility import PREVIEW_MODULE, Loop, reason_against
+from .progress import LoadingProgress
+from .remote import RemoteModel
+from .report import publish
+
+
+def sampler_sample(
+    executor: Any,
+    guider: Any,
+    sigmas: torch.Tensor,
+    extra_args: dict[str, Any],
+    callback: Callable[..., Any] | None,
+    noise: torch.Tensor,
+    latent_image: torch.Tensor | None = None,
+    denoise_mask: torch.Tensor | None = None,
+    disable_pbar: bool = False,
+) -> torch.Tensor:
+    """A SAMPLER_SAMPLE wrapper: run the loop in the engine, or step by step here, and publish which and why.
+
+    Returns the sampled latent in model space, like the sampler it wraps.
+    """
+    remote: RemoteModel = guider.inner_model.outboard
+    latent = torch.zeros_like(noise) if latent_image is None else latent_image
+    samplers = frozenset(remote.session.welcome.samplers)
+    loop = Loop(
+        guider, executor.class_obj, sigmas, extra_args, callback, noise, latent, denoise_mask, samplers
+    )
+    refusals.check_options(loop.transformer_options)
+    reason = reason_against(loop)
+    if not reason:
+        steps = Steps(loop, remote.ref.name, disable_pbar)
+        try:
+            return _run(loop, remote, steps)
+        except UnsupportedRequestError as error:
+            if steps.seen:
+                raise
+            reason = error.message
+    if loop.settings.path == "whole_loop":
+        raise UnsupportedRequestError(
+            f"This sampler cannot run as a whole loop in the engine: {reason}.",
+            hint="Set the path to auto in the Outboard Settings node.",
+        )
+    with remote.stepping(reason, sampler_name.label_of(loop.sampler), publish):
+        sampled: torch.Tensor = executor(
+            guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar
+        )
+    return sampled
+
+
+def _run(loop: Loop, remote: RemoteModel, steps: Steps) -> torch.Tensor:
+    with steps:
+        latent, report = remote.run(_request(loop, remote), steps)
+    publish(report)
+    return latent.to(loop.noise.device)
+
+
+def _request(loop: Loop, remote: RemoteModel) -> Run:
+    rows = loop.noise.shape[0]
+    rope = loop.transformer_options.get("rope_options")
+    extra = {"rope_options": rope} if rope else {}
+    branches = [
+        None if cond is None else conditioning.branch(cond, rows, extra)
+        for cond in (loop.positive, loop.negative)
+    ]
+    positive, negative = (
+        branch and branch.model_copy(update={"conditioning": remote.intern(branch.conditioning)})
+        for branch in branches
+    )
+    assert positive is not None
+    return Run(
+        model=remote.ref,
+        settings=remote.settings,
+        sampling=_flow(loop.model_sampling),
+        sampler=sampler_name.name_of(loop.sampler, loop.samplers),
+        sampler_options=sampler_name.plain_options(loop.sampler) or {},
+        sigmas=_float(loop.sigmas),
+        noise=_float(loop.noise),
+        latent=_float(loop.latent),
+        seed=loop.extra_args["seed"],
+        cfg=float(loop.guider.cfg),
+        cfg1_optimization=loop.cfg1_optimization,
+        positive=positive,
+        negative=negative,
+        mask=_mask(loop),
+        generator="cuda" if loop.noise.device.type == "cuda" else "cpu",
+        preview=wants_x0(loop.callback),
+    )
+
+
+def _flow(sampling: Any) -> FlowSampling:
+    return FlowSampling(
+        multiplier=float(getattr(sampling, "multiplier", 1.0)),
+        noise_scale=float(getattr(sampling, "noise_scale", 1.0)),
+    )
+
+
+def _mask(loop: Loop) -> Mask | None:
+    if loop.mask is None:
+        return None
+    differential = None
+    strength = sampler_name.differential_strength(loop.options.get("denoise_mask_function"))
+    if strength is not None:
+        sampling = loop.model_sampling
+        differential = Differential(
+            strength=strength, sigma_min=float(sampling.sigma_min), sigma_max=float(sampling.sigma_max)
+        )
+    return Mask(mask=_float(loop.mask.expand_as(loop.noise)), differential=differential)
+
+
+def _float(tensor: torch.Tensor) -> Any:
+    return to_wire(tensor.detach().to("cpu", torch.float32))
+
+
+def wants_x0(callback: Callable[..., Any] | None) -> bool:
+    """Whether x0 of each step must come back: not when previews are off and no node keeps the last one."""
+    if callback is None:
+        return False
+    closure = dict(zip(callback.__code__.co_freevars, callback.__closure__ or (), strict=True))
+    if callback.__module__ != PREVIEW_MODULE or not {"previewer", "x0_output_dict"} <= closure.keys():
+        return True
+    return any(closure[name].cell_contents is not None for name in ("previewer", "x0_output_dict"))
+
+
+class Steps:
+    """Feeds the engine's step events to ComfyUI's callback, its console bar and the loading progress."""
+
+    def __init__(self, loop: Loop, name: str, disable_bar: bool) -> None:
+        self._loop = loop
+        self._loading = LoadingProgress(name)
+        self._bar = tqdm(total=len(loop.sigmas) - 1, disable=disable_bar or None)
+        self.seen = 0
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def __call__(self, event: Message) -> None:
+        if not isinstance(event, Step):
+            self._loading(event)
+            return
+        self.seen += 1
+        self._bar.update()
+        if self._loop.callback is not None:
+            x0 = None if event.x0 is None else from_wire(event.x0).clone().to(self._loop.noise.device)
+            # Stock callbacks leave their third argument, x, alone; x stays in the engine.
+            self._loop.callback(event.index, x0, x0, event.total)

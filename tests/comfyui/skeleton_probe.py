@@ -1,0 +1,77 @@
+"""Run by ComfyUI's own Python: builds a MODEL from the file named on the command line and measures that.
+
+Arguments: ComfyUI's tree, this repository, the file. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main(tree: str, repository: str, file: str) -> None:
+    sys.path.insert(0, tree)
+    sys.argv = sys.argv[:1]
+    import comfy.options
+
+    comfy.options.enable_args_parsing(False)
+    from comfy.cli_args import args
+
+    args.cpu = True
+    import comfy.model_management
+    import torch
+
+    runpy.run_path(str(Path(repository) / "engine" / "start.py"))["register"](Path(repository))
+    from outboard.engine.models.header import read_header
+    from outboard.nodes import skeleton
+
+    cpu = torch.device("cpu")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    model = skeleton.build(read_header(Path(file)), torch.bfloat16, cpu, cpu)
+    seconds = time.perf_counter() - began
+    weights = list(model.diffusion_model.parameters())
+    found = {
+        "seconds": seconds,
+        "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "class": type(model).__name__,
+        "weights": sum(weight.numel() for weight in weights),
+        "devices": sorted({weight.device.type for weight in weights}),
+        "sigmas": len(model.model_sampling.sigmas),
+        "guidance": model.diffusion_model.params.guidance_embed,
+    }
+    sys.stdout.write(json.dumps(found | patcher(model, file)) + "\n")
+
+
+def patcher(model: Any, file: str) -> dict[str, Any]:
+    """What ComfyUI's memory manager is told of `model` by a patcher whose engine was never reached."""
+    import torch
+
+    from outboard.nodes.choice import EngineChoice
+    from outboard.nodes.patcher import OutboardPatcher
+    from outboard.nodes.remote import RemoteModel
+    from outboard.nodes.session import Session
+    from outboard.protocol.messages.common import ModelRef, ModelSettings
+
+    cpu = torch.device("cpu")
+    size = Path(file).stat().st_size
+    ref = ModelRef(name="flux1-dev.safetensors", size=size, digest="0" * 32)
+    model.outboard = RemoteModel(Session(EngineChoice()), ref, ModelSettings(), size)
+    sizes = {}
+    for local in (True, False):
+        model.outboard_local = local
+        held = OutboardPatcher(model, cpu, cpu)
+        sizes[local] = [held.model_size(), held.loaded_size(), held.clone().model_size()]
+    began = time.perf_counter()
+    held.detach()
+    del held
+    return {"local": sizes[True], "elsewhere": sizes[False], "let_go": time.perf_counter() - began}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,139 @@
+"""What the engine cannot honour ends in an error that names it, and the next prompt runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from comfyui.graphs import FLUX, Graph, Link, sampled, saved
+from comfyui.pairs import succeeded
+from comfyui.server import ComfyServer
+
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
+
+LORA = {"lora_name": "tiny-lora.safetensors", "strength_model": 1.0}
+
+
+def refused(server: ComfyServer, graph: Graph) -> str:
+    """The message that `graph` ends in; after it, an ordinary graph must run."""
+    done = server.run(graph.nodes)
+    assert done.error is not None, "nothing was refused"
+    fine = Graph()
+    texts = FLUX.text(fine, 1), FLUX.text(fine, 2)
+    saved(fine, sampled(fine, FLUX.model(fine, ours=True), *texts, FLUX.latent(fine), seed=id(graph)), "fine")
+    succeeded(server.run(fine.nodes))
+    return str(done.error["exception_message"])
+
+
+def with_model(graph: Graph, model: Link, **widgets: Any) -> Graph:
+    texts = FLUX.text(graph, 1), FLUX.text(graph, 2)
+    saved(graph, sampled(graph, model, *texts, FLUX.latent(graph), cfg=3.0, **widgets), "refused")
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("class_type", "inputs", "words"),
+    [
+        ("LoraLoaderModelOnly", LORA, ("double_blocks.0.img_attn.qkv", "LoraLoader")),
+        ("LoraLoaderBypassModelOnly", LORA, ("bypass_lora", "LoraLoaderBypass")),
+        ("ModelComputeDtype", {"dtype": "bf16"}, ("manual_cast_dtype", "ModelComputeDtype")),
+        (
+            "NAGuidance",
+            {"nag_scale": 5.0, "nag_alpha": 0.5, "nag_tau": 1.5},
+            ("attn1_output_patch", "NAGuidance"),
+        ),
+        (
+            "SkipLayerGuidanceDiT",
+            {
+                "double_layers": "0",
+                "single_layers": "0",
+                "scale": 3.0,
+                "start_percent": 0.0,
+                "end_percent": 1.0,
+                "rescaling_scale": 0.0,
+            },
+            ("patches_replace", "dit", "SkipLayerGuidanceDiT"),
+        ),
+        ("MultiGPU_WorkUnits", {"max_gpus": 2}, None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_node_that_reaches_into_the_model_is_named(
+    comfy: ComfyServer, class_type: str, inputs: dict[str, Any], words: tuple[str, ...] | None
+) -> None:
+    graph = Graph()
+    changed = graph.add(class_type, model=FLUX.model(graph, ours=True), **inputs)
+    if words is None:
+        # Without a second GPU the node changes nothing.
+        succeeded(comfy.run(with_model(graph, changed).nodes))
+        return
+    message = refused(comfy, with_model(graph, changed))
+    assert [word for word in words if word not in message] == []
+    assert "stock loader" in message
+
+
+def test_a_lora_hook_is_refused(comfy: ComfyServer) -> None:
+    graph = Graph()
+    hook = graph.add("CreateHookLoraModelOnly", lora_name="tiny-lora.safetensors", strength_model=1.0)
+    text = graph.add(
+        "PairConditioningSetProperties",
+        positive_NEW=FLUX.text(graph, 1),
+        negative_NEW=FLUX.text(graph, 2),
+        strength=1.0,
+        set_cond_area="default",
+        hooks=hook,
+    )
+    latent = sampled(graph, FLUX.model(graph, ours=True), text, [text[0], 1], FLUX.latent(graph), cfg=3.0)
+    saved(graph, latent, "refused")
+    assert "hook" in refused(comfy, graph)
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-second"])
+def test_a_merge_is_refused_on_either_side(comfy: ComfyServer, ours_first: bool) -> None:
+    graph = Graph()
+    first, second = FLUX.model(graph, ours=ours_first), FLUX.model(graph, ours=not ours_first)
+    merged = graph.add("ModelMergeSimple", model1=first, model2=second, ratio=0.5)
+    message = refused(comfy, with_model(graph, merged))
+    assert "merge" in message
+    assert "ModelMerge" in message
+
+
+def test_saving_is_refused(comfy: ComfyServer) -> None:
+    graph = Graph()
+    graph.add("ModelSave", model=FLUX.model(graph, ours=True), filename_prefix="models/x")
+    assert "cannot be saved" in refused(comfy, graph)
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"])
+def test_a_cast_to_fp8_is_refused(comfy: ComfyServer, dtype: str) -> None:
+    graph = Graph()
+    model = graph.add("OutboardUNETLoader", unet_name=FLUX.file, weight_dtype=dtype)
+    assert dtype in refused(comfy, with_model(graph, model))
+
+
+def test_a_model_of_another_family_is_refused_and_the_queue_goes_on(comfy: ComfyServer) -> None:
+    graph = Graph()
+    model = graph.add("OutboardUNETLoader", unet_name="wan-shaped.safetensors", weight_dtype="default")
+    message = refused(comfy, with_model(graph, model))
+    assert "Wan" in message
+
+
+def test_an_engine_that_is_not_there_is_named(comfy: ComfyServer) -> None:
+    graph = Graph()
+    engine = graph.add("OutboardEngine", address="tcp://127.0.0.1:9", device="auto", dtype="auto")
+    model = graph.add("OutboardUNETLoader", unet_name=FLUX.file, weight_dtype="default", engine=engine)
+    assert "no engine answered" in refused(comfy, with_model(graph, model))
+
+
+def test_an_address_that_is_none_is_named(comfy: ComfyServer) -> None:
+    graph = Graph()
+    engine = graph.add("OutboardEngine", address="down the hall", device="auto", dtype="auto")
+    model = graph.add("OutboardUNETLoader", unet_name=FLUX.file, weight_dtype="default", engine=engine)
+    assert "down the hall" in refused(comfy, with_model(graph, model))
+
+
+def test_a_report_without_input_is_refused(comfy: ComfyServer) -> None:
+    graph = Graph()
+    graph.add("OutboardReport")
+    assert "no input" in refused(comfy, graph)
