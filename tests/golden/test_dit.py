@@ -90,7 +90,8 @@ def test_fp32_matches_stock(case: Mapping[str, Any], folder: Path) -> None:
     v = answer(model_of(case, torch.float32, folder), tensors, recorded)
     assert v.dtype == torch.float32
     assert distance(v, tensors["out.v"]) < case["tol_fp32_rel"]
-    x0 = tensors["in.x"][:, : v.shape[1]] - tensors["in.sigma"].reshape(-1, 1, 1, 1) * v
+    sigma = tensors["in.sigma"].reshape(-1, *[1] * (v.ndim - 1))
+    x0 = tensors["in.x"][:, : v.shape[1]] - sigma * v
     assert distance(x0, tensors["out.x0"]) < case["tol_fp32_rel"]
 
 
