@@ -10,11 +10,13 @@ from .contents import Contents
 from .ernie_image import ErnieImage
 from .family import Config, Family
 from .flux1 import Flux1
+from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
 
 FAMILIES: tuple[Family, ...] = (
     Flux1(),
+    Flux2(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
