@@ -13,10 +13,12 @@ from .flux1 import Flux1
 from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
+from .qwen_image import QwenImage
 
 FAMILIES: tuple[Family, ...] = (
     Flux1(),
     Flux2(),
+    QwenImage(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
