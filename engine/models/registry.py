@@ -14,11 +14,13 @@ from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
 from .qwen_image import QwenImage
+from .z_image import ZImage
 
 FAMILIES: tuple[Family, ...] = (
     Flux1(),
     Flux2(),
     QwenImage(),
+    ZImage(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
