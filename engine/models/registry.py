@@ -14,6 +14,7 @@ from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
 from .qwen_image import QwenImage
+from .wan import Wan
 from .z_image import ZImage
 
 FAMILIES: tuple[Family, ...] = (
@@ -21,6 +22,7 @@ FAMILIES: tuple[Family, ...] = (
     Flux2(),
     QwenImage(),
     ZImage(),
+    Wan(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
