@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...protocol.errors import CheckpointError, UnsupportedModelError
+from .chroma import Chroma
 from .contents import Contents
 from .ernie_image import ErnieImage
 from .family import Config, Family
@@ -23,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     QwenImage(),
     ZImage(),
     Wan(),
+    Chroma(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
