@@ -15,6 +15,7 @@ from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
 from .qwen_image import QwenImage
+from .sd3 import Sd3
 from .wan import Wan
 from .z_image import ZImage
 
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     ZImage(),
     Wan(),
     Chroma(),
+    Sd3(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
