@@ -13,6 +13,7 @@ from .family import Config, Family
 from .flux1 import Flux1
 from .flux2 import Flux2
 from .header import Header, TensorInfo
+from .hunyuan_video import HunyuanVideo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
 from .qwen_image import QwenImage
 from .sd3 import Sd3
@@ -27,6 +28,7 @@ FAMILIES: tuple[Family, ...] = (
     Wan(),
     Chroma(),
     Sd3(),
+    HunyuanVideo(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
