@@ -15,6 +15,7 @@ from .flux2 import Flux2
 from .header import Header, TensorInfo
 from .hunyuan_video import HunyuanVideo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
+from .ltx_video import LtxVideo
 from .qwen_image import QwenImage
 from .sd3 import Sd3
 from .wan import Wan
@@ -29,6 +30,7 @@ FAMILIES: tuple[Family, ...] = (
     Chroma(),
     Sd3(),
     HunyuanVideo(),
+    LtxVideo(),
     ErnieImage(),
 )
 PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
