@@ -190,7 +190,7 @@ class Wan:
         whole = completed(x, PATCH)
         context = text_of(given, config.text_dim, self.title)
         rope = Rope.parse(given.get("rope_options"), self.title)
-        picture = None if config.image_dim is None else given.get("clip_fea")
+        picture = _picture_of(given, config.image_dim)
         if config.added_kv_proj_dim is not None and context.shape[1] != WORDS:
             raise UnsupportedRequestError(
                 f"This Wan image-to-video model reads {WORDS} words, the request has {context.shape[1]}.",
@@ -209,6 +209,20 @@ class Wan:
             )
         result: torch.Tensor = sample[..., :height, :width]
         return result
+
+
+def _picture_of(given: Conditioning, width: int | None) -> torch.Tensor | None:
+    """The CLIP tokens (B,N,width); a model without a place for them passes them over, as in ComfyUI."""
+    tokens = given.get("clip_fea")
+    if width is None or tokens is None:
+        return None
+    if tokens.ndim != 3 or tokens.shape[-1] != width:
+        raise InvalidRequestError(
+            f"This Wan model reads CLIP vision tokens of width {width}, the request has {list(tokens.shape)}.",
+            hint="Use the CLIP vision model that belongs to it (CLIP ViT-H).",
+        )
+    picture: torch.Tensor = tokens
+    return picture
 
 
 def _text_for_picture(module: nn.Module, wanted: bool) -> AbstractContextManager[None]:

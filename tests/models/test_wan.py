@@ -85,6 +85,11 @@ def test_an_image_model_reads_prompts_of_one_length_only(image_model: Model) -> 
         from_image(image_model, context=noise(1, 513, 24))
 
 
+def test_a_picture_seen_by_another_clip_is_refused(image_model: Model) -> None:
+    with pytest.raises(InvalidRequestError, match="width 16"):
+        from_image(image_model, clip_fea=noise(1, 3, 17))
+
+
 @pytest.mark.parametrize("tokens", [3, 6])
 def test_a_model_of_two_frames_takes_one_too(tmp_path: Path, tokens: int) -> None:
     model = make(Wan(), FRAMES, tmp_path)
