@@ -218,7 +218,7 @@ def _picture_of(given: Conditioning, width: int | None) -> torch.Tensor | None:
         return None
     if tokens.ndim != 3 or tokens.shape[-1] != width:
         raise InvalidRequestError(
-            f"This Wan model reads CLIP vision tokens of width {width}, the request has {list(tokens.shape)}.",
+            f"This Wan model reads CLIP tokens of width {width}, the request has {list(tokens.shape)}.",
             hint="Use the CLIP vision model that belongs to it (CLIP ViT-H).",
         )
     picture: torch.Tensor = tokens
