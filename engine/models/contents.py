@@ -10,10 +10,16 @@ from .header import TensorInfo
 
 
 class Contents(Mapping[str, TensorInfo]):
-    """The tensors of `path` by canonical key; questions about a missing key end in a CheckpointError."""
+    """The tensors of `path` by canonical key; questions about a missing key end in a CheckpointError.
 
-    def __init__(self, path: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    `metadata` is the text that the file carries beside its tensors.
+    """
+
+    def __init__(
+        self, path: Path, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
+        self.metadata = metadata or {}
         self._tensors = tensors
 
     def __getitem__(self, key: str) -> TensorInfo:

@@ -31,6 +31,7 @@ class ErnieImage:
     title = "ERNIE-Image"
     transformer = "ErnieImageTransformer2DModel"
     conditioning = frozenset({"context", "rope_options"})
+    unread = frozenset[str]()
 
     def canonical(self, key: str) -> str:
         return key

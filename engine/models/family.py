@@ -23,6 +23,7 @@ class Family(Protocol):
     title           name for people, e.g. "FLUX.1"
     transformer     name of the diffusers class that holds the weights
     conditioning    keys of a request that `predict` honours; any other is refused before the call
+    unread          keys of published files that hold no weight the network uses: a marker, a forgotten norm
     """
 
     @property
@@ -36,6 +37,9 @@ class Family(Protocol):
 
     @property
     def conditioning(self) -> frozenset[str]: ...
+
+    @property
+    def unread(self) -> frozenset[str]: ...
 
     def canonical(self, key: str) -> str:
         """The one spelling of `key` (without prefix) that `key_map` uses."""

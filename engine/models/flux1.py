@@ -6,22 +6,22 @@ Network: https://github.com/black-forest-labs/flux (Apache-2.0), run by diffuser
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ...protocol.errors import UnsupportedModelError, UnsupportedRequestError
+from ...protocol.errors import UnsupportedModelError
 from . import keymap, transformers
 from .contents import Contents
 from .embedding import sinusoid
 from .family import Conditioning, Config, Shapes
 from .keymap import Copy
 from .masks import joint_mask
-from .patches import pack, unpack
-from .positions import Place, Rope, image_ids, place_by_diagonal, place_by_index, place_by_offset
-from .requests import check_channels, pooled_text_of, references_of, text_of
+from .patches import unpack
+from .references import image_tokens
+from .requests import check_channels, pooled_text_of, text_of
 from .residuals import check_lists, per_block
 
 PATCH = 2
@@ -79,17 +79,13 @@ def _key_map(shapes: Shapes) -> Iterator[Copy]:
     for source, target in (STEM | GUIDANCE if guided else STEM).items():
         yield from keymap.linear(source, target)
     yield from keymap.swapped("final_layer.adaLN_modulation.1", "norm_out.linear", hidden)
-    for number in range(_count(shapes, DOUBLE)):
-        yield from _double_block(f"double_blocks.{number}.", f"{DOUBLE}{number}.", hidden)
-    for number in range(_count(shapes, SINGLE)):
-        yield from _single_block(f"single_blocks.{number}.", f"{SINGLE}{number}.", hidden)
+    for number in range(keymap.block_count(shapes, DOUBLE)):
+        yield from double_block(f"double_blocks.{number}.", f"{DOUBLE}{number}.", hidden)
+    for number in range(keymap.block_count(shapes, SINGLE)):
+        yield from single_block(f"single_blocks.{number}.", f"{SINGLE}{number}.", hidden)
 
 
-def _count(shapes: Shapes, prefix: str) -> int:
-    return len({name[len(prefix) :].split(".", 1)[0] for name in shapes if name.startswith(prefix)})
-
-
-def _double_block(source: str, target: str, hidden: int) -> Iterator[Copy]:
+def double_block(source: str, target: str, hidden: int) -> Iterator[Copy]:
     for file, ours in DOUBLE_LAYERS.items():
         yield from keymap.linear(source + file, target + ours)
     for file, parts in DOUBLE_FUSED.items():
@@ -98,7 +94,7 @@ def _double_block(source: str, target: str, hidden: int) -> Iterator[Copy]:
         yield Copy(source + file, target + ours)
 
 
-def _single_block(source: str, target: str, hidden: int) -> Iterator[Copy]:
+def single_block(source: str, target: str, hidden: int) -> Iterator[Copy]:
     for file, ours in SINGLE_LAYERS.items():
         yield from keymap.linear(source + file, target + ours)
     parts = [
@@ -160,6 +156,7 @@ class Flux1:
             "rope_options",
         }
     )
+    unread = frozenset[str]()
 
     def canonical(self, key: str) -> str:
         return RESAVED_NORM.sub(r".\1.scale", key)
@@ -208,7 +205,7 @@ class Flux1:
         config: Any = module.config
         check_channels(x, config.in_channels // PATCH**2, self.title)
         height, width = x.shape[-2:]
-        tokens, ids = _image_tokens(x, given)
+        tokens, ids = image_tokens(x, given, PATCH, self.title, method="offset")
         control = given.get("control") or {}
         check_lists(control, self.title)
         target_tokens = -(-height // PATCH) * -(-width // PATCH)
@@ -230,32 +227,3 @@ class Flux1:
             return_dict=False,
         )
         return unpack(sample[:, :target_tokens], PATCH, height, width)
-
-
-def _image_tokens(x: torch.Tensor, given: Conditioning) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens (B,N,C) of the target and then of each reference, and their ids (N,3)."""
-    rope = Rope.parse(given.get("rope_options"), Flux1.title)
-    references = references_of(given, x)
-    images = [x, *references]
-    places = [Place(), *_places(x, references, given.get("ref_latents_method") or "offset")]
-    ids = [
-        image_ids(*_grid(image), place, rope, x.device) for image, place in zip(images, places, strict=True)
-    ]
-    return torch.cat([pack(image, PATCH) for image in images], dim=1), torch.cat(ids)
-
-
-def _grid(image: torch.Tensor) -> tuple[int, int]:
-    return -(-image.shape[-2] // PATCH), -(-image.shape[-1] // PATCH)
-
-
-def _places(x: torch.Tensor, references: Sequence[torch.Tensor], method: str) -> Iterator[Place]:
-    sizes = [(image.shape[-2], image.shape[-1]) for image in references]
-    if method == "offset":
-        return place_by_offset(sizes, PATCH)
-    if method == "index":
-        return place_by_index(len(sizes))
-    if method == "uxo":
-        return place_by_diagonal(_grid(x), sizes, PATCH)
-    raise UnsupportedRequestError(
-        f"FLUX.1 cannot place reference latents by the method {method!r}.", hint="Use offset, index or uxo."
-    )

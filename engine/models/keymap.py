@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from ...protocol.errors import CheckpointError
 
 Rows = tuple[int, int]
+BLOCK = re.compile(r"(\b\w*(?:blocks|layers|refiner))\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,34 @@ def swapped(source: str, target: str, half: int) -> Iterator[Copy]:
 def identity(names: Iterable[str]) -> Iterator[Copy]:
     """Tie tensors that have the same name on both sides."""
     return (Copy(name, name) for name in names)
+
+
+def renamed(names: Iterable[str], table: Mapping[str, str]) -> Iterator[Copy]:
+    """Tie tensors whose module has another name in the file; those of no entry keep their name.
+
+    `table` maps the module's name to the file's, without weight or bias; `blocks.*.` stands for any block,
+    and the longest entry wins.
+    """
+    for name in names:
+        number = BLOCK.search(name)
+        general = BLOCK.sub(r"\1.*.", name, count=1)
+        entry = max((key for key in table if f"{general}.".startswith(f"{key}.")), key=len, default=None)
+        source = general if entry is None else table[entry] + general[len(entry) :]
+        yield Copy(source.replace("*", number[2]) if number else source, name)
+
+
+def completed(
+    copies: Iterable[Copy], shapes: Mapping[str, Sequence[int]], table: Mapping[str, str]
+) -> list[Copy]:
+    """Those of `copies` whose target exists (a layer may have no bias), and all other tensors `renamed`."""
+    special = [copy for copy in copies if copy.target in shapes]
+    covered = {copy.target for copy in special}
+    return [*special, *renamed((name for name in shapes if name not in covered), table)]
+
+
+def block_count(shapes: Iterable[str], prefix: str) -> int:
+    """Number of different block indices N among the names `<prefix>N.<rest>`."""
+    return len({name[len(prefix) :].split(".", 1)[0] for name in shapes if name.startswith(prefix)})
 
 
 def to_checkpoint(state: Mapping[str, torch.Tensor], copies: Sequence[Copy]) -> dict[str, torch.Tensor]:

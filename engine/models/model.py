@@ -41,8 +41,9 @@ class Model:
     ) -> torch.Tensor:
         """What the raw network says at `x`: v in the model's dtype, so that x0 = x - sigma * v.float().
 
-        x (B,C,H,W) any float dtype, with concatenated conditioning channels; timestep (B,) as ComfyUI's
-        sampling object gives it, kept in fp32; conditioning as ComfyUI passes it, None meaning absent.
+        x (B,C,[T,]H,W) any float dtype, with concatenated conditioning channels; timestep (B,) as ComfyUI's
+        sampling object gives it, or (B,...) per frame or token, kept in fp32; conditioning as ComfyUI passes
+        it, None meaning absent.
         Raises UnsupportedRequestError for a key this family does not honour, InvalidRequestError for misfits.
         """
         given = {key: self._cast(value) for key, value in conditioning.items() if value is not None}

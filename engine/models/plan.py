@@ -39,8 +39,9 @@ def make_plan(detected: Detected, shapes: Mapping[str, Sequence[int]]) -> list[R
     assert {copy.target for copy in copies} == set(shapes), "the family's key map does not cover its module"
     present = detected.contents
     sources = {copy.source for copy in copies}
+    unused = sorted(present.keys() - sources - detected.family.unread)
     wrong = sorted(_wrong_shapes([copy for copy in copies if copy.source in present], present, shapes))
-    _raise_unless_exact(detected, sorted(sources - present.keys()), sorted(present.keys() - sources), wrong)
+    _raise_unless_exact(detected, sorted(sources - present.keys()), unused, wrong)
     reads = [_read(copy, present[copy.source], shapes[copy.target]) for copy in copies]
     return sorted(reads, key=lambda read: (read.info.start, read.first))
 

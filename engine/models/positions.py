@@ -16,10 +16,11 @@ ROPE_KEYS = frozenset({"scale_x", "scale_y", "scale_t", "shift_x", "shift_y", "s
 
 @dataclass(frozen=True)
 class Rope:
-    """Stretch and shift of the image's positions, in tokens. No scale_t: ComfyUI's models ignore it."""
+    """Stretch and shift of the image's positions, in tokens; scale_t is read by video models alone."""
 
     scale_x: float = 1.0
     scale_y: float = 1.0
+    scale_t: float = 1.0
     shift_x: float = 0.0
     shift_y: float = 0.0
     shift_t: float = 0.0
@@ -33,7 +34,7 @@ class Rope:
                 raise UnsupportedRequestError(f"{family} does not know the rope option {key!r}.")
             if not isinstance(value, Real):
                 raise InvalidRequestError(f"The rope option {key!r} is {value!r}, not a number.")
-        return cls(**{key: float(value) for key, value in options.items() if key != "scale_t"})
+        return cls(**{key: float(value) for key, value in options.items()})
 
     @property
     def is_identity(self) -> bool:

@@ -6,15 +6,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...protocol.errors import CheckpointError, UnsupportedModelError
+from .chroma import Chroma
 from .contents import Contents
 from .ernie_image import ErnieImage
 from .family import Config, Family
 from .flux1 import Flux1
+from .flux2 import Flux2
 from .header import Header, TensorInfo
+from .hunyuan_video import HunyuanVideo
 from .lookalikes import ADAPTER, FLOATS, look, quantisation
+from .ltx_video import LtxVideo
+from .qwen_image import QwenImage
+from .sd3 import Sd3
+from .wan import Wan
+from .z_image import ZImage
 
-FAMILIES: tuple[Family, ...] = (Flux1(), ErnieImage())
-PREFIX = "model.diffusion_model."
+FAMILIES: tuple[Family, ...] = (
+    Flux1(),
+    Flux2(),
+    QwenImage(),
+    ZImage(),
+    Wan(),
+    Chroma(),
+    Sd3(),
+    HunyuanVideo(),
+    LtxVideo(),
+    ErnieImage(),
+)
+PREFIXES = ("model.diffusion_model.", "model.model.", "net.")
 COMPANIONS = (
     "vae.",
     "first_stage_model.",
@@ -41,14 +60,15 @@ def detect(header: Header, config: Config | None = None) -> Detected:
 
     Raises UnsupportedModelError naming what the file looks like, CheckpointError for missing keys.
     """
-    prefix = PREFIX if any(key.startswith(PREFIX) for key in header.tensors) else ""
+    prefix = next((some for some in PREFIXES if any(key.startswith(some) for key in header.tensors)), "")
     names = {key: key.removeprefix(prefix) for key in header.tensors if _belongs(key, prefix)}
     plain = Contents(header.path, {name: header.tensors[key] for key, name in names.items()})
     if any(ADAPTER.search(key) for key in header.tensors):
         raise _refusal(header, look(Contents(header.path, header.tensors)))
     for family in FAMILIES:
         stored = _canonical_names(header, family, names)
-        contents = Contents(header.path, {name: header.tensors[key] for name, key in stored.items()})
+        tensors = {name: header.tensors[key] for name, key in stored.items()}
+        contents = Contents(header.path, tensors, header.metadata)
         if family.matches(contents):
             _check_plain(header, family.title, contents)
             found = family.config(contents) if config is None else config

@@ -8,9 +8,9 @@ from ...protocol.errors import InvalidRequestError
 from .family import Conditioning
 
 
-def check_channels(x: torch.Tensor, channels: int, title: str) -> None:
-    """Refuse a latent that is not (B,channels,H,W)."""
-    if x.ndim != 4 or x.shape[1] != channels:
+def check_channels(x: torch.Tensor, channels: int, title: str, dims: int = 4) -> None:
+    """Refuse a latent that is not (B,channels,H,W), or (B,channels,T,H,W) with 5 `dims`."""
+    if x.ndim != dims or x.shape[1] != channels:
         raise InvalidRequestError(
             f"This {title} reads latents of {channels} channels, the request has {list(x.shape)}.",
             hint="Use this model's own empty latent, VAE and, for fill, canny or depth, conditioning node.",
@@ -44,14 +44,15 @@ def pooled_text_of(given: Conditioning, width: int, x: torch.Tensor, title: str)
 
 
 def references_of(given: Conditioning, x: torch.Tensor) -> list[torch.Tensor]:
-    """The reference latents, each (B,C,h,w) with the batch and channels of `x`."""
+    """The reference latents, each (B,C,[T,]h,w) with the batch and channels of `x`."""
     return [_like_target(reference, x) for reference in given.get("ref_latents") or ()]
 
 
 def _like_target(reference: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    if reference.ndim != 4 or reference.shape[0] not in {1, x.shape[0]} or reference.shape[1] != x.shape[1]:
+    rows, channels = x.shape[:2]
+    if reference.ndim != x.ndim or reference.shape[0] not in {1, rows} or reference.shape[1] != channels:
         raise InvalidRequestError(
             f"A reference latent of shape {list(reference.shape)} does not go with a latent {list(x.shape)}.",
             hint="Encode the reference with the model's own VAE, one picture at a time.",
         )
-    return reference.expand(x.shape[0], -1, -1, -1)
+    return reference.expand(rows, *reference.shape[1:])

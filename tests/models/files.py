@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from outboard.engine.models.family import Family
 from outboard.engine.models.flux1 import Flux1
 from outboard.engine.models.header import BITS
 from outboard.engine.models.plan import state_shapes
@@ -63,16 +64,20 @@ ERNIE = {
 }
 
 
-def flux1_shapes(config: Mapping[str, Any] = TINY) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a FLUX.1 file, in the published layout."""
-    family = Flux1()
+def file_shapes(family: Family, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a file of `family`, in the published layout."""
     ours = state_shapes(family.build(config))
     shapes: dict[str, tuple[int, ...]] = {}
     for copy in family.key_map(ours):
-        rows = copy.source_rows[1] if copy.source_rows else ours[copy.target][0]
+        rows = copy.source_rows[1] if copy.source_rows else next(iter(ours[copy.target]), 0)
         rows = max(rows, shapes.get(copy.source, (0,))[0])
-        shapes[copy.source] = (rows, *ours[copy.target][1:])
+        shapes[copy.source] = (rows, *ours[copy.target][1:]) if ours[copy.target] else ()
     return shapes
+
+
+def flux1_shapes(config: Mapping[str, Any] = TINY) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a FLUX.1 file, in the published layout."""
+    return file_shapes(Flux1(), config)
 
 
 def random_tensors(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from models.files import TINY, flux1_shapes, random_tensors
+from models.files import TINY, flux1_shapes, random_tensors, save
+from models.tiny import CONFIGS
+from outboard.engine.models.family import Family
 from outboard.engine.models.flux1 import Flux1, to_checkpoint
-from outboard.engine.models.keymap import Copy, fused, identity, swapped
+from outboard.engine.models.keymap import Copy, completed, fused, identity, renamed, swapped
 from outboard.engine.models.keymap import to_checkpoint as gather
+from outboard.engine.models.loader import load
 from outboard.engine.models.plan import state_shapes
+from outboard.engine.models.registry import FAMILIES
 from outboard.protocol.errors import CheckpointError
 
 
@@ -36,12 +42,52 @@ def test_shift_and_scale_of_the_last_layer_change_places() -> None:
     assert torch.equal(to_checkpoint(state)["final_layer.adaLN_modulation.1.bias"], torch.cat([shift, scale]))
 
 
-def test_every_row_of_every_tensor_is_tied_exactly_once() -> None:
-    shapes = state_shapes(Flux1().build(TINY))
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_row_of_every_tensor_is_tied_exactly_once(family: Family) -> None:
+    shapes = state_shapes(family.build(CONFIGS[family.name]))
     rows = {name: torch.zeros(shape[0]) for name, shape in shapes.items()}
-    for copy in Flux1().key_map(shapes):
+    for copy in family.key_map(shapes):
         rows[copy.target][slice(*(copy.target_rows or (None,)))] += 1
     assert all(torch.equal(count, torch.ones_like(count)) for count in rows.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_module_can_be_written_as_a_file_and_read_back(family: Family, tmp_path: Path) -> None:
+    shapes = state_shapes(family.build(CONFIGS[family.name]))
+    state = random_tensors({name: tuple(shape) for name, shape in shapes.items()})
+    path = save(tmp_path / "m.safetensors", gather(state, list(family.key_map(shapes))))
+    config = CONFIGS[family.name]
+    back = load(path, dtype=torch.bfloat16, device=torch.device("cpu"), config=config).module.state_dict()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
+TABLE = {"blocks.*.attn.q": "layers.*.query", "blocks.*.attn": "layers.*.attention", "out": "head.0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("blocks.3.attn.q.weight", "layers.3.query.weight"),
+        ("blocks.12.attn.k.0.bias", "layers.12.attention.k.0.bias"),
+        ("out.weight", "head.0.weight"),
+        ("output.weight", "output.weight"),
+        ("blocks.3.norm.weight", "blocks.3.norm.weight"),
+        ("table", "table"),
+    ],
+)
+def test_renamed_follows_the_longest_entry_that_fits_whole_names(name: str, source: str) -> None:
+    assert list(renamed([name], TABLE)) == [Copy(source, name)]
+
+
+def test_completed_leaves_out_what_the_module_does_not_have() -> None:
+    copies = completed(
+        fused("qkv", [("q", 2), ("k", 2)]), {"q.weight": (2, 4), "k.weight": (2, 4), "o": (4,)}, {}
+    )
+    assert [(copy.source, copy.target) for copy in copies] == [
+        ("qkv.weight", "q.weight"),
+        ("qkv.weight", "k.weight"),
+        ("o", "o"),
+    ]
 
 
 @pytest.mark.parametrize("change", ["missing", "surplus"])

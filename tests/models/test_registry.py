@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from models.files import ERNIE, TINY, describe, flux1_shapes, write
+from models.files import ERNIE, TINY, describe, file_shapes, flux1_shapes, write
+from models.tiny import CONFIGS
+from outboard.engine.models.family import Family
 from outboard.engine.models.header import read_header
-from outboard.engine.models.registry import FAMILIES, Detected, detect
+from outboard.engine.models.registry import FAMILIES, PREFIXES, Detected, detect
 from outboard.protocol.errors import CheckpointError, UnsupportedModelError
 
 BLOCK = "double_blocks.0.img_attn."
@@ -65,6 +67,23 @@ def test_heads_whose_axes_are_unknown_are_refused_unless_a_config_is_given(tmp_p
     assert detect(header, given).config == given
 
 
+@pytest.mark.parametrize("prefix", ["", *PREFIXES])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_family_is_read_from_its_shapes_alone(family: Family, prefix: str, tmp_path: Path) -> None:
+    config = CONFIGS[family.name]
+    if family.name == "chroma":
+        config = config | {"num_layers": 19, "num_single_layers": 38}  # the only depth it is known at
+    shapes = {prefix + name: shape for name, shape in file_shapes(family, config).items()}
+    detected = detect_keys(tmp_path, shapes)
+    assert (detected.family.name, detected.prefix) == (family.name, prefix)
+    assert dict(detected.config) == config
+
+
+def test_a_network_with_the_keys_of_qwen_image_and_another_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="Mage-Flow"):
+        detect_keys(tmp_path, keys(*QWEN) | {"txt_norm.weight": (2560,)})
+
+
 def test_a_key_needed_for_the_config_is_named_when_missing(tmp_path: Path) -> None:
     shapes = {name: shape for name, shape in flux1_shapes().items() if name != "txt_in.weight"}
     with pytest.raises(CheckpointError, match=r"txt_in\.weight"):
@@ -77,29 +96,42 @@ def test_one_tensor_under_two_spellings_is_refused(tmp_path: Path) -> None:
         detect_keys(tmp_path, shapes)
 
 
+WAN = ("blocks.0.self_attn.q.weight", "head.modulation", "patch_embedding.weight")
+HUNYUAN = ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "double_blocks.0.img_attn_qkv.weight")
+QWEN = (
+    "txt_norm.weight",
+    "transformer_blocks.0.img_mod.1.weight",
+    "transformer_blocks.0.attn.add_q_proj.bias",
+)
+Z_IMAGE = ("cap_pad_token", "x_pad_token", "noise_refiner.0.attention.qkv.weight", "x_embedder.weight")
+LTX = ("adaln_single.emb.timestep_embedder.linear_1.bias", "transformer_blocks.0.attn2.q_norm.weight")
 OTHERS = {
-    "Wan": ("blocks.0.self_attn.q.weight", "head.modulation", "patch_embedding.weight"),
-    "FLUX.2": (
-        "double_stream_modulation_img.lin.weight",
+    "LTX-2": (*LTX, "patchify_proj.weight", "audio_adaln_single.linear.weight"),
+    "MiniMax-H3": ("video_patch_proj.weight", "audio_patch_proj.weight", "blocks.0.attn.qkv_proj.weight"),
+    "Anima": ("net.blocks.0.mlp.layer1.weight", "net.llm_adapter.blocks.0.cross_attn.q_proj.weight"),
+    "Cosmos Predict 2": ("net.blocks.0.mlp.layer1.weight",),
+    "Wan VACE": (*WAN, "blocks.0.cross_attn.q.weight", "vace_patch_embedding.weight"),
+    "Wan Animate": (*WAN, "blocks.0.cross_attn.q.weight", "face_adapter.fuser_blocks.0.k_norm.weight"),
+    "Chroma Radiance": (
+        "distilled_guidance_layer.norms.0.scale",
         f"{BLOCK}qkv.weight",
         "single_blocks.0.linear1.weight",
+        "img_in.weight",
+        "nerf_blocks.0.norm.scale",
     ),
-    "Qwen-Image": ("txt_norm.weight", "transformer_blocks.0.img_mod.1.weight", "img_in.weight"),
-    "Z-Image": (
-        "cap_pad_token",
-        "x_pad_token",
-        "noise_refiner.0.attention.qkv.weight",
-        "cap_embedder.1.weight",
+    "HunyuanVideo 1.5": (*HUNYUAN, "vector_in.a", "img_in.proj.weight", "cond_type_embedding.weight"),
+    "HunyuanImage": (*HUNYUAN, "img_in.proj.weight", "byt5_in.fc1.weight"),
+    "Qwen-Image-Layered": (*QWEN, "time_text_embed.addition_t_embedding.weight"),
+    "Lens": (
+        *QWEN,
+        "transformer_blocks.0.img_mlp.w1.weight",
+        "transformer_blocks.0.attn.norm_added_q.weight",
     ),
+    "Z-Image Omni": (*Z_IMAGE, "siglip_embedder.0.weight"),
+    "Z-Image in diffusers' layout": ("all_x_embedder.2-1.weight", "noise_refiner.0.attention.to_q.weight"),
     "Lumina 2": ("noise_refiner.0.attention.qkv.weight", "cap_embedder.1.weight"),
-    "Chroma": ("distilled_guidance_layer.layers.0.in_layer.weight", f"{BLOCK}qkv.weight", "img_in.weight"),
-    "HunyuanVideo": ("txt_in.individual_token_refiner.blocks.0.norm1.weight", f"{BLOCK}qkv.weight"),
     "Stable Diffusion UNet": ("model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.a"),
-    "Stable Diffusion 3": ("joint_blocks.0.context_block.attn.qkv.weight",),
-    "LTX-Video": (
-        "adaln_single.emb.timestep_embedder.linear_1.bias",
-        "transformer_blocks.0.attn1.to_q.weight",
-    ),
+    "PixArt": (LTX[0], "pos_embed.proj.bias"),
     "diffusers' layout": (
         "single_transformer_blocks.0.attn.to_q.weight",
         "transformer_blocks.0.attn.to_q.weight",
@@ -152,4 +184,4 @@ def test_quantisation_told_by_the_metadata_alone_is_refused(tmp_path: Path) -> N
 
 def test_a_quantised_file_of_another_family_is_named_as_both(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"looks like Wan video quantised as scaled fp8"):
-        detect_keys(tmp_path, keys(*OTHERS["Wan"], "scaled_fp8"))
+        detect_keys(tmp_path, keys(*WAN, "scaled_fp8"))
