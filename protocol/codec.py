@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 from pydantic import ValidationError
@@ -33,8 +33,7 @@ class Envelope:
     session: str = ""
 
 
-@dataclass(frozen=True)
-class Peek:
+class Peek(NamedTuple):
     """What a header says about a message, its body unread. `version` is the sender's protocol."""
 
     type: str
@@ -43,8 +42,7 @@ class Peek:
     version: str
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     peek: Peek
     body: dict[str, Any]
     tensors: list[Any]
@@ -160,7 +158,6 @@ def _unpack(frame: Frame, limits: WireLimits) -> Any:
             raw=False,
             use_list=True,
             strict_map_key=True,
-            object_pairs_hook=_strict_map,
             max_str_len=limits.text,
             max_bin_len=0,
             max_ext_len=0,
@@ -169,10 +166,3 @@ def _unpack(frame: Frame, limits: WireLimits) -> Any:
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ProtocolError(f"the header is no plain msgpack map: {clip(error)}") from None
-
-
-def _strict_map(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ProtocolError("a map in the header repeats a key")
-    return result

@@ -27,6 +27,8 @@ from .peer import ENGINE, SESSION
 from .row import Row
 
 SIZES = {"0.25 MB": 250_000, "1 MB": 1_000_000, "4 MB": 4_000_000, "20 MB": 20_000_000}
+TRIPS = 5
+WARM_UP = 2
 _DIGEST = "0" * 32
 
 Hop = Callable[[WireTensor], None]
@@ -138,15 +140,16 @@ def _peer(kind: str, endpoint: str) -> Iterator[None]:
 
 
 def _measure(hops: Mapping[str, Hop], nbytes: int, repeats: int) -> dict[str, float]:
-    """Median seconds of each hop, the hops taking turns; the first rounds only warm up."""
+    """Median seconds of each hop, the hops taking turns of a few trips each; the first turns only warm up."""
     tensor = WireTensor("uint8", (nbytes,), memoryview(bytearray(b"\1" * nbytes)))
     taken: dict[str, list[float]] = {name: [] for name in hops}
-    for _ in range(repeats + 3):
+    for _ in range(repeats + WARM_UP):
         for name, hop in hops.items():
-            begin = perf_counter()
-            hop(tensor)
-            taken[name].append(perf_counter() - begin)
-    return {name: median(values[3:]) for name, values in taken.items()}
+            for _ in range(TRIPS):
+                begin = perf_counter()
+                hop(tensor)
+                taken[name].append(perf_counter() - begin)
+    return {name: median(values[WARM_UP * TRIPS :]) for name, values in taken.items()}
 
 
 def _report(case: str, seconds: Mapping[str, float]) -> Iterator[Row]:
