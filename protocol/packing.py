@@ -32,12 +32,14 @@ class BodyPacker:
         kind = type(value)
         if value is None or kind is str or kind is bool or kind is int:
             return value
-        if isinstance(value, WireTensor):
+        if kind is WireTensor:
             return {TENSOR: self._tensor(value)}
         if isinstance(value, Blob):
             return {BLOB: value.digest}
         if isinstance(value, Record):
-            return self._map(vars(value), depth + 1)
+            self._check(depth + 1)
+            # A record's own names need no check.
+            return {name: self.pack(item, depth + 1) for name, item in vars(value).items()}
         if isinstance(value, Mapping):
             return self._map(value, depth + 1)
         if isinstance(value, list | tuple):

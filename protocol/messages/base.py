@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf
 
 from ..values import WireTensor
 
@@ -27,33 +27,23 @@ class Message(Record):
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
-_DIGEST = re.compile(r"[0-9a-f]{32}")
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_DIGEST = r"[0-9a-f]{32}"
+_NAME = r"[A-Za-z0-9_.:-]{1,128}"
+_IS_DIGEST, _IS_NAME = re.compile(_DIGEST), re.compile(_NAME)
 
 
 def is_digest(value: str) -> bool:
-    """Whether `value` has the form of a digest."""
-    return _DIGEST.fullmatch(value) is not None
+    """Whether `value` has the form of a digest: 32 lower-case hexadecimal digits."""
+    return _IS_DIGEST.fullmatch(value) is not None
 
 
 def is_identifier(value: str) -> bool:
-    """Whether `value` has the form of an identifier."""
-    return _NAME.fullmatch(value) is not None
-
-
-def _digest(value: str) -> str:
-    if not is_digest(value):
-        raise ValueError("a digest is 32 lower-case hexadecimal digits")
-    return value
-
-
-def _identifier(value: str) -> str:
-    if not is_identifier(value):
-        raise ValueError("an identifier is 1 to 128 of A-Z a-z 0-9 _ . : -")
-    return value
+    """Whether `value` has the form of an identifier: 1 to 128 of A-Z a-z 0-9 _ . : -"""
+    return _IS_NAME.fullmatch(value) is not None
 
 
 Tensor = InstanceOf[WireTensor]
-Digest = Annotated[str, AfterValidator(_digest)]
-Identifier = Annotated[str, AfterValidator(_identifier)]
+# Patterns that pydantic checks itself: every message carries some, and calls back into Python would add up.
+Digest = Annotated[str, Field(pattern=rf"\A{_DIGEST}\z")]
+Identifier = Annotated[str, Field(pattern=rf"\A{_NAME}\z")]
 Text = Annotated[str, Field(max_length=65536)]
