@@ -50,9 +50,18 @@ class Boundary:
         bound = self._signature.bind(None, *args, **keywords).arguments
         given: dict[str, Any] = {}
         for name, value in list(bound.items())[1:]:
-            rest = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-            given.update(value if rest else {name: value})
+            parameter = self._signature.parameters[name]
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given.update(value)
+            elif not _left_out(value, parameter.default):
+                given[name] = value
         return given
+
+
+def _left_out(value: Any, default: Any) -> bool:
+    """Whether ComfyUI filled in a default that says nothing: no, none, or an empty list."""
+    empty = value is None or value is False or (isinstance(value, (list, tuple)) and not value)
+    return empty and default is not inspect.Parameter.empty and value == default
 
 
 def _sigma(options: Mapping[str, Any]) -> float | None:

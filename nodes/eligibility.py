@@ -196,6 +196,16 @@ def _mask(loop: Loop) -> str:
     return "" if scale is comfy.model_base.BaseModel.scale_latent_inpaint else "inpaint scaling of this model"
 
 
+def _timesteps(loop: Loop) -> str:
+    """Some models noise parts of a latent to levels of their own; a whole loop has one per step."""
+    own = type(loop.guider.inner_model).process_timestep
+    if own is getattr(comfy.model_base.BaseModel, "process_timestep", own):
+        return ""
+    conds = [loop.positive, loop.negative or {}]
+    masked = any("denoise_mask" in cond.get("model_conds", {}) for cond in conds)
+    return "a noise level of its own for each frame" if masked else ""
+
+
 def _tensors(loop: Loop) -> str:
     if loop.sigmas.ndim != 1 or len(loop.sigmas) < 2:
         return "no steps"
@@ -227,6 +237,7 @@ CHECKS: tuple[Callable[[Loop], str], ...] = (
     _options,
     _wrappers,
     _mask,
+    _timesteps,
     _tensors,
     _callback,
 )

@@ -13,7 +13,6 @@ STOCK = "Not yet supported; use the stock loader (UNETLoader) for this graph."
 #: Patches that only U-Nets read; a diffusion transformer ignores them in stock ComfyUI too.
 UNET_PATCHES = frozenset(
     {
-        "attn2_patch",
         "attn2_output_patch",
         "input_block_patch",
         "input_block_patch_after_skip",
@@ -30,12 +29,20 @@ UNET_REPLACEMENTS = frozenset({"attn1", "attn2"})
 LIKELY_NODES: Mapping[str, str] = {
     "attn1_patch": "FluxKVCache",
     "attn1_output_patch": "NAGuidance",
+    "attn2_patch": "WanInfiniteTalkToVideo",
     "post_input": "FluxKVCache or a USO model patch",
     "double_block": "a ControlNet model patch (QwenImageDiffsynthControlnet, ZImageFunControlnet)",
     "noise_refiner": "ZImageFunControlnet",
+    "diffusion_model.params.default_ref_method": "FluxKVCache",
+    "diffusion_model.default_ref_method": "FluxKVCache",
     "dit": "SkipLayerGuidanceDiT or SkipLayerGuidanceDiTSimple",
     "bypass_lora": "LoraLoaderBypass or LoraLoaderBypassModelOnly",
     "manual_cast_dtype": "ModelComputeDtype; choose the dtype in the Outboard Engine node instead",
+}
+#: Options that some diffusion transformer reads and that are neither patches nor data for the engine.
+INNER_OPTIONS: Mapping[str, str] = {
+    "stg_skip_self_attn": "a node for spatio-temporal guidance (STG)",
+    "audio_embeds": "WanInfiniteTalkToVideo",
 }
 #: Attributes of the model that nodes replace and that both paths honour.
 HONOURED_OBJECTS = frozenset({"model_sampling"})
@@ -62,6 +69,9 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
     """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect."""
     _check_callables(transformer_options.get("patches") or {}, UNET_PATCHES, "patches")
     _check_callables(transformer_options.get("patches_replace") or {}, UNET_REPLACEMENTS, "patches_replace")
+    for key, node in INNER_OPTIONS.items():
+        if transformer_options.get(key) is not None:
+            _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
         _ATTENTION_WARNING.once()
 

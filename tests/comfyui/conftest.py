@@ -18,6 +18,7 @@ from comfyui import files
 from comfyui.graphs import Subject
 from comfyui.pairs import Build, Pair, run_pair
 from comfyui.server import ComfyServer, environment
+from comfyui.table import TABLE
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -78,6 +79,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("largest differences from stock ComfyUI, as a share of the largest value")
         for kind, (difference, case) in sorted(measured.largest.items()):
             terminalreporter.line(f"{kind:20} {difference:.2e}  {case}")
+    table = config.stash.get(TABLE, None)
+    if table is not None:
+        terminalreporter.section("official templates")
+        terminalreporter.line(f"{table.line()}; at most {table.difference:.2e} from stock")
 
 
 def make_base(folder: Path) -> Path:

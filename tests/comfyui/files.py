@@ -7,12 +7,16 @@ import struct
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from comfyui import shapes
+from comfyui.families import LTX, SMALL, WAN
 from comfyui.shapes import Shapes
 
 HIDDEN, CONTEXT, POOLED = 128, 48, 24
+LTX2 = "ltx2-shaped.safetensors"
+VACE = "wan-vace-shaped.safetensors"
 LORA_KEY = "diffusion_model.double_blocks.0.img_attn.qkv"
 
 
@@ -27,13 +31,25 @@ def make(models: Path) -> None:
         {f"model.diffusion_model.{key}": value for key, value in flux.items()}, unets / "prefixed.safetensors"
     )
     save_file(weights(shapes.ernie(HIDDEN, 2, 256, CONTEXT), seed=2), unets / "tiny-ernie.safetensors")
-    save_file(weights(shapes.wan(128, 256), seed=3), unets / "wan-shaped.safetensors")
+    for seed, (name, small) in enumerate(SMALL.items(), start=100):
+        save_file(weights(small.shapes, seed), unets / name)
+    save_file(weights(vace(), seed=3), unets / VACE)
+    sound: Shapes = {"audio_adaln_single.linear.weight": (8, 8)}
+    save_file(weights(SMALL[LTX.file].shapes | sound, seed=7), unets / LTX2)
     save_file(
         weights(shapes.xlabs_controlnet(HIDDEN, CONTEXT, POOLED), seed=4),
         nets / "tiny-controlnet.safetensors",
     )
     lora: Shapes = {f"{LORA_KEY}.lora_A.weight": (4, HIDDEN), f"{LORA_KEY}.lora_B.weight": (3 * HIDDEN, 4)}
     save_file(weights(lora, seed=5), loras / "tiny-lora.safetensors")
+
+
+def vace() -> Shapes:
+    """A Wan with the layers of VACE, which the engine does not run and stock ComfyUI does."""
+    return SMALL[WAN.file].shapes | {
+        "vace_patch_embedding.weight": (256, 96, 1, 2, 2),
+        "vace_blocks.0.norm3.weight": (256,),
+    }
 
 
 def weights(wanted: Shapes, seed: int) -> dict[str, torch.Tensor]:
@@ -43,7 +59,7 @@ def weights(wanted: Shapes, seed: int) -> dict[str, torch.Tensor]:
     for name, shape in wanted.items():
         noise = torch.randn(shape, generator=generator)
         if len(shape) == 1:
-            scale = name.endswith((".scale", "norm_q.weight", "norm_k.weight", "_ln.weight", "norm3.weight"))
+            scale = name.endswith((".scale", ".weight"))
             tensor = 1 + 0.1 * noise if scale else 0.1 * noise
         else:
             tensor = noise / torch.Size(shape[1:]).numel() ** 0.5
@@ -51,11 +67,23 @@ def weights(wanted: Shapes, seed: int) -> dict[str, torch.Tensor]:
     return made
 
 
-def sparse_flux(path: Path, doubles: int = 19, singles: int = 38) -> int:
-    """A file with the header of FLUX.1-dev and a hole where its 24 GB would be; returns its size."""
+def lora_for(file: Path) -> dict[str, torch.Tensor]:
+    """A LoRA of rank 4 for the first matrix of a block in `file`."""
+    with safe_open(file, "pt") as opened:
+        shapes = {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118
+    blocks = (key for key in sorted(shapes) if ".0." in key and key.endswith(".weight"))
+    name = next(key for key in blocks if len(shapes[key]) == 2)
+    rows, columns = shapes[name]
+    base = f"diffusion_model.{name.removesuffix('.weight')}"
+    wanted: Shapes = {f"{base}.lora_A.weight": (4, columns), f"{base}.lora_B.weight": (rows, 4)}
+    return weights(wanted, seed=6)
+
+
+def sparse(path: Path, wanted: Shapes) -> int:
+    """A bf16 file with the header of these tensors and a hole where its data would be; returns its size."""
     entries: dict[str, object] = {}
     end = 0
-    for name, shape in shapes.flux(3072, doubles, singles, 4096, 768).items():
+    for name, shape in wanted.items():
         start, end = end, end + 2 * torch.Size(shape).numel()
         entries[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
     header = json.dumps(entries).encode()

@@ -26,7 +26,11 @@ def out(link: Link, slot: int) -> Link:
 
 @dataclass(frozen=True)
 class Subject:
-    """One model with what its graphs need: the sizes of its text and of its latents."""
+    """One model with what its graphs need: the sizes of its text and of its latents.
+
+    words: how many tokens count, 0 for a text without mask; frames: 0 for pictures; scale: pixels to a
+    latent's; picture: channels of the latent that image to video concatenates; clip: its CLIP tokens.
+    """
 
     file: str
     context: int
@@ -36,6 +40,11 @@ class Subject:
     width: int = 8
     tokens: int = 4
     kind: str = "flux"
+    words: int = 0
+    frames: int = 0
+    scale: int = 8
+    picture: int = 0
+    clip: int = 0
     steps: int = 5
     #: On max|ours - stock| / max|stock| over a whole latent, in fp32.
     tolerance: float = 1e-5
@@ -43,13 +52,24 @@ class Subject:
     def text(self, graph: Graph, seed: int, tokens: int | None = None) -> Link:
         if self.kind == "digits":
             return graph.add("OutboardDigitPrompt", digit=str(seed))
-        return graph.add(
+        text = graph.add(
             "OutboardTestConditioning",
             seed=seed,
             tokens=tokens or self.tokens,
             width=self.context,
             pooled=self.pooled,
+            words=self.words,
         )
+        if not self.picture:
+            return text
+        size = {"frames": self.frames, "height": self.height, "width": self.width}
+        return graph.add(
+            "OutboardTestPicture", conditioning=text, channels=self.picture, clip=self.clip, **size
+        )
+
+    def texts(self, graph: Graph) -> tuple[Link, Link]:
+        """A positive and a negative."""
+        return self.text(graph, 1), self.text(graph, 2)
 
     def latent(self, graph: Graph, seed: int = 0, batch: int = 1, scale: int = 1) -> Link:
         return graph.add(
@@ -59,7 +79,14 @@ class Subject:
             channels=self.channels,
             height=self.height * scale,
             width=self.width * scale,
+            frames=self.frames,
         )
+
+    def masked(self, graph: Graph) -> Link:
+        """A latent of which a part is kept."""
+        size = {"height": self.height * self.scale, "width": self.width * self.scale}
+        mask = graph.add("OutboardTestMask", **size)
+        return graph.add("SetLatentNoiseMask", samples=self.latent(graph, seed=5), mask=mask)
 
     def model(self, graph: Graph, ours: bool) -> Link:
         loader = "OutboardUNETLoader" if ours else "UNETLoader"

@@ -83,19 +83,3 @@ def ernie(hidden: int, layers: int, ffn: int, context: int) -> Shapes:
         found |= {f"{block}.self_attention.{norm}.weight": (128,) for norm in ("norm_q", "norm_k")}
         found |= {f"{block}.{norm}.weight": (hidden,) for norm in ("adaLN_sa_ln", "adaLN_mlp_ln")}
     return found | linear("final_norm.linear", 2 * hidden, hidden) | linear("final_linear", 128, hidden)
-
-
-def wan(dim: int, ffn: int) -> Shapes:
-    """Wan 2.1 text to video, one block."""
-    found: Shapes = {"patch_embedding.weight": (dim, 16, 1, 2, 2), "patch_embedding.bias": (dim,)}
-    found |= linear("text_embedding.0", dim, 4096) | linear("text_embedding.2", dim, dim)
-    found |= linear("time_embedding.0", dim, 256) | linear("time_embedding.2", dim, dim)
-    found |= linear("time_projection.1", 6 * dim, dim) | linear("head.head", 64, dim)
-    found |= linear("blocks.0.ffn.0", ffn, dim) | linear("blocks.0.ffn.2", dim, ffn)
-    found |= {"head.modulation": (1, 2, dim), "blocks.0.modulation": (1, 6, dim)}
-    found |= {"blocks.0.norm3.weight": (dim,), "blocks.0.norm3.bias": (dim,)}
-    for attention in ("self_attn", "cross_attn"):
-        for part in ("q", "k", "v", "o"):
-            found |= linear(f"blocks.0.{attention}.{part}", dim, dim)
-        found |= {f"blocks.0.{attention}.{norm}.weight": (dim,) for norm in ("norm_q", "norm_k")}
-    return found

@@ -1,6 +1,6 @@
-"""Run by ComfyUI's own Python: builds a MODEL from the file named on the command line and measures that.
+"""Run by ComfyUI's own Python: builds a MODEL from each file named on the command line and measures that.
 
-Arguments: ComfyUI's tree, this repository, the file. Prints one JSON object.
+Arguments: ComfyUI's tree, this repository, the files. Prints one JSON object for each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 
-def main(tree: str, repository: str, file: str) -> None:
+def main(tree: str, repository: str, *files: str) -> None:
     sys.path.insert(0, tree)
     sys.argv = sys.argv[:1]
     import comfy.options
@@ -24,9 +24,15 @@ def main(tree: str, repository: str, file: str) -> None:
 
     args.cpu = True
     import comfy.model_management
-    import torch
 
     runpy.run_path(str(Path(repository) / "engine" / "start.py"))["register"](Path(repository))
+    for file in files:
+        sys.stdout.write(json.dumps(probe(file)) + "\n")
+
+
+def probe(file: str) -> dict[str, Any]:
+    import torch
+
     from outboard.engine.models.header import read_header
     from outboard.nodes import skeleton
 
@@ -43,9 +49,9 @@ def main(tree: str, repository: str, file: str) -> None:
         "weights": sum(weight.numel() for weight in weights),
         "devices": sorted({weight.device.type for weight in weights}),
         "sigmas": len(model.model_sampling.sigmas),
-        "guidance": model.diffusion_model.params.guidance_embed,
+        "dtypes": [str(dtype) for dtype in model.model_config.supported_inference_dtypes],
     }
-    sys.stdout.write(json.dumps(found | patcher(model, file)) + "\n")
+    return found | patcher(model, file)
 
 
 def patcher(model: Any, file: str) -> dict[str, Any]:

@@ -15,14 +15,10 @@ Compare = Callable[[Subject, Build, str], Pair]
 BOTH = pytest.mark.parametrize("subject", [DIGITS, FLUX, ERNIE], ids=["digits", "flux", "ernie"])
 
 
-def texts(subject: Subject, graph: Graph) -> tuple[Link, Link]:
-    return subject.text(graph, 1), subject.text(graph, 2)
-
-
 @BOTH
 def test_a_batch_of_two(compare: Compare, subject: Subject) -> None:
     def build(graph: Graph, model: Link) -> Link:
-        return sampled(graph, model, *texts(subject, graph), subject.latent(graph, batch=2), cfg=4.0)
+        return sampled(graph, model, *subject.texts(graph), subject.latent(graph, batch=2), cfg=4.0)
 
     assert compare(subject, build, "whole_loop").ours.shape[0] == 2
 
@@ -30,9 +26,9 @@ def test_a_batch_of_two(compare: Compare, subject: Subject) -> None:
 @BOTH
 def test_a_second_pass_over_an_upscaled_latent(compare: Compare, subject: Subject) -> None:
     def build(graph: Graph, model: Link) -> Link:
-        first = sampled(graph, model, *texts(subject, graph), subject.latent(graph), cfg=4.0)
+        first = sampled(graph, model, *subject.texts(graph), subject.latent(graph), cfg=4.0)
         larger = graph.add("LatentUpscaleBy", samples=first, upscale_method="bilinear", scale_by=1.5)
-        return sampled(graph, model, *texts(subject, graph), larger, cfg=4.0, denoise=0.5, seed=7)
+        return sampled(graph, model, *subject.texts(graph), larger, cfg=4.0, denoise=0.5, seed=7)
 
     compare(subject, build, "whole_loop")
 
@@ -40,7 +36,7 @@ def test_a_second_pass_over_an_upscaled_latent(compare: Compare, subject: Subjec
 def test_a_latent_that_no_patch_divides(compare: Compare) -> None:
     def build(graph: Graph, model: Link) -> Link:
         odd = graph.add("OutboardTestLatent", seed=3, batch=1, channels=16, height=9, width=13)
-        return sampled(graph, model, *texts(FLUX, graph), odd, cfg=4.0, denoise=0.7)
+        return sampled(graph, model, *FLUX.texts(graph), odd, cfg=4.0, denoise=0.7)
 
     compare(FLUX, build, "whole_loop")
 
@@ -49,8 +45,8 @@ def test_a_latent_that_no_patch_divides(compare: Compare) -> None:
 @BOTH
 def test_a_noise_mask(compare: Compare, subject: Subject, sampler: str) -> None:
     def build(graph: Graph, model: Link) -> Link:
-        latent = masked(subject, graph)
-        return sampled(graph, model, *texts(subject, graph), latent, cfg=4.0, sampler_name=sampler)
+        latent = subject.masked(graph)
+        return sampled(graph, model, *subject.texts(graph), latent, cfg=4.0, sampler_name=sampler)
 
     compare(subject, build, "whole_loop")
 
@@ -59,7 +55,7 @@ def test_a_noise_mask(compare: Compare, subject: Subject, sampler: str) -> None:
 def test_differential_diffusion(compare: Compare, strength: float) -> None:
     def build(graph: Graph, model: Link) -> Link:
         gradual = graph.add("DifferentialDiffusion", model=model, strength=strength)
-        return sampled(graph, gradual, *texts(FLUX, graph), masked(FLUX, graph), cfg=4.0, steps=8)
+        return sampled(graph, gradual, *FLUX.texts(graph), FLUX.masked(graph), cfg=4.0, steps=8)
 
     compare(FLUX, build, "whole_loop")
 
@@ -72,15 +68,10 @@ def test_a_split_between_two_advanced_samplers(compare: Compare) -> None:
     compare(FLUX, build, "whole_loop")
 
 
-def masked(subject: Subject, graph: Graph) -> Link:
-    mask = graph.add("OutboardTestMask", height=subject.height * 8, width=subject.width * 8)
-    return graph.add("SetLatentNoiseMask", samples=subject.latent(graph, seed=5), mask=mask)
-
-
 def advanced(
     graph: Graph, model: Link, latent: Link, *, start: int, end: int, noise: str, leftover: str
 ) -> Link:
-    positive, negative = texts(FLUX, graph)
+    positive, negative = FLUX.texts(graph)
     return graph.add(
         "KSamplerAdvanced",
         model=model,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comfyui import files
+from comfyui import files, shapes
 from comfyui.conftest import comfy_python, comfy_tree, make_base
 from comfyui.graphs import FLUX, Graph, Subject, sampled, saved
 from comfyui.pairs import succeeded
@@ -198,7 +198,7 @@ def test_a_model_that_no_graph_uses_any_more_is_dropped(comfy: ComfyServer) -> N
 
 def test_a_cancel_while_loading_ends_at_once(comfy: ComfyServer) -> None:
     file = comfy.base / "models" / "diffusion_models" / "slow-to-load.safetensors"
-    files.sparse_flux(file, doubles=1, singles=3)
+    files.sparse(file, shapes.flux(3072, 1, 3, 4096, 768))
     graph = Graph()
     slow = Subject(file.name, context=4096, pooled=768)
     texts = slow.text(graph, 1), slow.text(graph, 2)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from comfyui.families import WAN
+from comfyui.files import LTX2, VACE
 from comfyui.graphs import FLUX, Graph, Link, sampled, saved
 from comfyui.pairs import succeeded
 from comfyui.server import ComfyServer
@@ -112,11 +114,21 @@ def test_a_cast_to_fp8_is_refused(comfy: ComfyServer, dtype: str) -> None:
     assert dtype in refused(comfy, with_model(graph, model))
 
 
-def test_a_model_of_another_family_is_refused_and_the_queue_goes_on(comfy: ComfyServer) -> None:
+@pytest.mark.parametrize(("file", "title"), [(VACE, "Wan VACE"), (LTX2, "LTX-2")])
+def test_a_model_of_another_family_is_refused_and_the_queue_goes_on(
+    comfy: ComfyServer, file: str, title: str
+) -> None:
     graph = Graph()
-    model = graph.add("OutboardUNETLoader", unet_name="wan-shaped.safetensors", weight_dtype="default")
-    message = refused(comfy, with_model(graph, model))
-    assert "Wan" in message
+    model = graph.add("OutboardUNETLoader", unet_name=file, weight_dtype="default")
+    assert title in refused(comfy, with_model(graph, model))
+
+
+@pytest.mark.parametrize("name", ["attn2_patch", "stg_skip_self_attn", "audio_embeds"])
+def test_what_only_some_transformers_read_is_refused(comfy: ComfyServer, name: str) -> None:
+    graph = Graph()
+    changed = graph.add("OutboardTestPatch", model=WAN.model(graph, ours=True), name=name)
+    saved(graph, sampled(graph, changed, *WAN.texts(graph), WAN.latent(graph)), "refused")
+    assert name in refused(comfy, graph)
 
 
 def test_an_engine_that_is_not_there_is_named(comfy: ComfyServer) -> None:

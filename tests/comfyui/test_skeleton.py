@@ -4,33 +4,105 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from comfyui import files
+from comfyui import files, shapes
 from comfyui.conftest import REPOSITORY, comfy_python, comfy_tree
+from comfyui.families import CHROMA, FLUX2, HUNYUAN, LTX, QWEN, SD3, SMALL, WAN, WAN_5B, WAN_IMAGE, Z_IMAGE
+from comfyui.graphs import Subject
 
-pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(180)]
 
 PROBE = Path(__file__).with_name("skeleton_probe.py")
 FLUX_WEIGHTS = 11_901_408_320
+WAN_14B = {"num_attention_heads": 40, "num_layers": 40, "ffn_dim": 13824}
+#: ComfyUI's class for a file of the published size, and what of the small one that size changes.
+PUBLISHED: Mapping[str, tuple[Subject, Mapping[str, Any]]] = {
+    "Flux2": (
+        FLUX2,
+        {"num_layers": 8, "num_single_layers": 48, "num_attention_heads": 48, "joint_attention_dim": 15360},
+    ),
+    "WAN21": (WAN, WAN_14B),
+    "WAN21 ": (WAN_IMAGE, WAN_14B | {"added_kv_proj_dim": 5120}),
+    "WAN22": (WAN_5B, {"num_attention_heads": 24, "num_layers": 30, "ffn_dim": 14336}),
+    "QwenImage": (QWEN, {"num_attention_heads": 24, "num_layers": 60, "joint_attention_dim": 3584}),
+    "Lumina2": (
+        Z_IMAGE,
+        {
+            "dim": 3840,
+            "n_layers": 30,
+            "n_refiner_layers": 2,
+            "n_heads": 30,
+            "n_kv_heads": 30,
+            "cap_feat_dim": 2560,
+        },
+    ),
+    "Chroma": (
+        CHROMA,
+        {
+            "num_attention_heads": 24,
+            "joint_attention_dim": 4096,
+            "approximator_hidden_dim": 5120,
+            "approximator_layers": 5,
+        },
+    ),
+    "SD3": (
+        SD3,
+        {
+            "num_layers": 38,
+            "num_attention_heads": 38,
+            "joint_attention_dim": 4096,
+            "caption_projection_dim": 2432,
+            "pooled_projection_dim": 2048,
+            "dual_attention_layers": [],
+        },
+    ),
+    "HunyuanVideo": (
+        HUNYUAN,
+        {"num_attention_heads": 24, "num_layers": 20, "num_single_layers": 40, "text_embed_dim": 4096},
+    ),
+    "LTXV": (LTX, {"attention_head_dim": 64, "cross_attention_dim": 2048, "num_layers": 28}),
+}
+
+
+def probe(folder: Path, *paths: Path) -> list[dict[str, Any]]:
+    command = [str(comfy_python()), str(PROBE), str(comfy_tree()), str(REPOSITORY), *map(str, paths)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
 
 
 def test_flux_of_24_gb_is_a_model_in_a_second_and_50_megabytes(tmp_path: Path) -> None:
     file = tmp_path / "flux1-dev.safetensors"
-    assert files.sparse_flux(file) > 23 * 2**30 - 2**30
-    command = [str(comfy_python()), str(PROBE), str(comfy_tree()), str(REPOSITORY), str(file)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr[-3000:]
-    found = json.loads(run.stdout.splitlines()[-1])
+    assert files.sparse(file, shapes.flux(3072, 19, 38, 4096, 768)) > 22 * 2**30
+    (found,) = probe(tmp_path, file)
     assert found["class"] == "Flux"
     assert found["weights"] == FLUX_WEIGHTS
     assert found["devices"] == ["meta"]
-    assert found["guidance"] is True
     assert found["sigmas"] == 10000
     assert found["seconds"] < 1.0
     assert found["megabytes"] < 50
     assert found["local"] == [file.stat().st_size, 0, file.stat().st_size]
     assert found["elsewhere"] == [0, 0, 0]
     assert found["let_go"] < 0.1
+
+
+def test_every_family_is_a_model_at_its_published_size(tmp_path: Path) -> None:
+    """With as many weights as the file has, but for those ComfyUI does not use."""
+    paths, sizes = [], []
+    for name, (subject, larger) in PUBLISHED.items():
+        small = SMALL[subject.file]
+        path = tmp_path / f"{name}.safetensors"
+        sizes.append(files.sparse(path, type(small)(small.family, {**small.config, **larger}).shapes))
+        paths.append(path)
+    found = dict(zip(PUBLISHED, probe(tmp_path, *paths), strict=True))
+    assert [model["class"] for model in found.values()] == [name.strip() for name in PUBLISHED]
+    assert {device for model in found.values() for device in model["devices"]} == {"meta"}
+    for size, model in zip(sizes, found.values(), strict=True):
+        assert model["weights"] * 2 == pytest.approx(size, rel=1e-3)
+        assert model["seconds"] < 5.0
+    assert "torch.float16" in found["Lumina2"]["dtypes"], "the norms that allow fp16 were not read"

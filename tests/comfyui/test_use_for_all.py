@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from comfyui.files import VACE
 from comfyui.graphs import FLUX, Graph, sampled, saved
 from comfyui.pairs import succeeded
 from comfyui.server import ComfyServer, Outcome
@@ -62,7 +63,7 @@ def test_a_stock_graph_is_left_alone_when_it_is_off(comfy: ComfyServer) -> None:
 @pytest.mark.usefixtures("use_for_all")
 def test_a_file_of_another_family_stays_with_the_stock_loader(comfy: ComfyServer) -> None:
     graph = Graph()
-    model = graph.add("UNETLoader", unet_name="wan-shaped.safetensors", weight_dtype="default")
+    model = graph.add("UNETLoader", unet_name=VACE, weight_dtype="default")
     graph.add("ModelSave", model=model, filename_prefix="models/wan")
     done = succeeded(comfy.run(graph.nodes))
     assert loader_in_history(comfy, done) == "UNETLoader"

@@ -1,21 +1,34 @@
-"""Nodes that only the tests use: conditioning without a text encoder, latents, masks, counted progress."""
+"""Nodes that only the tests use: conditioning without an encoder, latents, masks, progress counted."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-import comfy.model_detection
+import comfy.model_patcher
 import comfy.utils
 import torch
 from aiohttp import web
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
+from . import detection
+
 CALLS: dict[str, dict[str, int]] = {}
 
 
+NUMBER = ("INT", {"default": 0, "min": 0, "max": 2**31})
+
+
+def randn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 class TestConditioning:
-    """Random text: context [1, tokens, width] and pooled [1, pooled], the same for the same seed."""
+    """Random text: context [1, tokens, width] and pooled [1, pooled], the same for the same seed.
+
+    `words` > 0 adds an attention mask [1, tokens] in which the first so many count.
+    """
 
     CATEGORY = "outboard/tests"
     FUNCTION = "make"
@@ -23,18 +36,22 @@ class TestConditioning:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        number = ("INT", {"default": 0, "min": 0, "max": 2**31})
-        return {"required": {"seed": number, "tokens": number, "width": number, "pooled": number}}
+        return {
+            "required": dict.fromkeys(("seed", "tokens", "width", "pooled"), NUMBER),
+            "optional": {"words": NUMBER},
+        }
 
-    def make(self, seed: int, tokens: int, width: int, pooled: int) -> tuple[Any, ...]:
+    def make(self, seed: int, tokens: int, width: int, pooled: int, words: int = 0) -> tuple[Any, ...]:
         generator = torch.Generator().manual_seed(seed)
         context = torch.randn(1, tokens, width, generator=generator)
         extra = {"pooled_output": torch.randn(1, pooled, generator=generator)} if pooled else {}
+        if words:
+            extra["attention_mask"] = (torch.arange(tokens) < words).long()[None]
         return ([[context, extra]],)
 
 
 class TestLatent:
-    """A random latent [batch, channels, height, width], the same for the same seed."""
+    """A random latent [batch, channels, (frames,) height, width]; zeros for the seed 0."""
 
     CATEGORY = "outboard/tests"
     FUNCTION = "make"
@@ -42,14 +59,41 @@ class TestLatent:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        number = ("INT", {"default": 1, "min": 0, "max": 2**31})
-        return {"required": dict.fromkeys(("seed", "batch", "channels", "height", "width"), number)}
+        names = ("seed", "batch", "channels", "height", "width")
+        return {"required": dict.fromkeys(names, NUMBER), "optional": {"frames": NUMBER}}
 
-    def make(self, seed: int, batch: int, channels: int, height: int, width: int) -> tuple[Any, ...]:
-        shape = (batch, channels, height, width)
-        if seed == 0:
-            return ({"samples": torch.zeros(shape)},)
-        return ({"samples": torch.randn(shape, generator=torch.Generator().manual_seed(seed))},)
+    def make(
+        self, seed: int, batch: int, channels: int, height: int, width: int, frames: int = 0
+    ) -> tuple[Any, ...]:
+        shape = (batch, channels, *([frames] if frames else []), height, width)
+        return ({"samples": randn(seed, *shape) if seed else torch.zeros(shape)},)
+
+
+class TestPicture:
+    """What an image-to-video node adds to a conditioning: a latent to concatenate, its mask, CLIP tokens.
+
+    The first frame of the mask is kept; `clip` is the number of CLIP tokens of width 1280, 0 for none.
+    """
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("CONDITIONING",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        names = ("channels", "frames", "height", "width", "clip")
+        return {"required": {"conditioning": ("CONDITIONING",), **dict.fromkeys(names, NUMBER)}}
+
+    def make(
+        self, conditioning: Any, channels: int, frames: int, height: int, width: int, clip: int
+    ) -> tuple[Any, ...]:
+        mask = torch.ones(1, 1, frames, height, width)
+        mask[:, :, 0] = 0
+        latent = randn(21, 1, channels, frames, height, width)
+        values: dict[str, Any] = {"concat_latent_image": latent, "concat_mask": mask}
+        if clip:
+            values["clip_vision_output"] = SimpleNamespace(penultimate_hidden_states=randn(22, 1, clip, 1280))
+        return ([[context, {**extra, **values}] for context, extra in conditioning],)
 
 
 class TestMask:
@@ -84,9 +128,72 @@ class TestImage:
         return (torch.rand(1, height, width, 3, generator=torch.Generator().manual_seed(7)),)
 
 
+class TestConcatMask:
+    """Adds `mask`, the same for all frames, as concat_mask [1, 1, frames, height, width]."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("CONDITIONING",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"conditioning": ("CONDITIONING",), "mask": ("MASK",), "frames": NUMBER}}
+
+    def make(self, conditioning: Any, mask: torch.Tensor, frames: int) -> tuple[Any, ...]:
+        video = mask[:1].expand(1, 1, frames, -1, -1)
+        return ([[context, {**extra, "concat_mask": video}] for context, extra in conditioning],)
+
+
+class TestPatch:
+    """Sets a patch that returns what it is given, or an option, for the inside of the diffusion model."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "name": ("STRING", {"default": ""})}}
+
+    def make(self, model: Any, name: str) -> tuple[Any, ...]:
+        model = model.clone()
+        if name.endswith("_patch"):
+            model.set_model_patch(lambda given: given, name)
+        else:
+            model.model_options["transformer_options"][name] = True
+        return (model,)
+
+
+class TestModelPatch:
+    """A patch model of a ControlNet for Qwen-Image or Z-Image, which does nothing."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL_PATCH",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def make(self) -> tuple[Any, ...]:
+        cpu = torch.device("cpu")
+        return (comfy.model_patcher.ModelPatcher(IdlePatch(), load_device=cpu, offload_device=cpu),)
+
+
+class IdlePatch(torch.nn.Module):
+    additional_in_dim = 0
+
+    def process_input_latent_image(self, latent: torch.Tensor) -> torch.Tensor:
+        return latent
+
+
 NODE_CLASS_MAPPINGS = {
     "OutboardTestConditioning": TestConditioning,
     "OutboardTestLatent": TestLatent,
+    "OutboardTestPicture": TestPicture,
+    "OutboardTestConcatMask": TestConcatMask,
+    "OutboardTestPatch": TestPatch,
+    "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
 }
@@ -106,34 +213,10 @@ def count_progress() -> None:
     comfy.utils.ProgressBar.update_absolute = update_absolute
 
 
-def small_ernie() -> None:
-    """Let stock ComfyUI detect ERNIE files of any size, which it takes to be of the published one."""
-    stock = comfy.model_detection.detect_unet_config
-
-    def detect(state_dict: Any, prefix: str, **keywords: Any) -> Any:
-        config = stock(state_dict, prefix, **keywords)
-        if config and config.get("image_model") == "ernie":
-            layers = {
-                key.removeprefix(prefix).split(".")[1] for key in state_dict if ".self_attention." in key
-            }
-            hidden = state_dict[f"{prefix}x_embedder.proj.weight"].shape[0]
-            heads = hidden // state_dict[f"{prefix}layers.0.self_attention.norm_q.weight"].shape[0]
-            config.update(
-                hidden_size=hidden,
-                num_attention_heads=heads,
-                num_layers=len(layers),
-                ffn_hidden_size=state_dict[f"{prefix}layers.0.mlp.up_proj.weight"].shape[0],
-                text_in_dim=state_dict[f"{prefix}text_proj.weight"].shape[1],
-            )
-        return config
-
-    comfy.model_detection.detect_unet_config = detect
-
-
 async def progress(request: web.Request) -> web.Response:
     return web.json_response(CALLS)
 
 
 count_progress()
-small_ernie()
+detection.install()
 PromptServer.instance.routes.get("/outboard-test/progress")(progress)
