@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from ..engine.models.header import Header
+from ..protocol.torch import device_of
 from .session import Session
 
 ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -21,7 +22,7 @@ def bytes_at(header: Header, dtype: str) -> int:
 
 def computes_on(session: Session, device: torch.device) -> bool:
     """Whether the engine computes on `device` of this machine, which ComfyUI manages the memory of."""
-    kind, _, index = session.welcome.device.partition(":")
-    if device.type == "cpu" or kind != device.type or not session.on_this_machine:
+    engine = device_of(session.welcome.device)
+    if device.type == "cpu" or engine.type != device.type or not session.on_this_machine:
         return False
-    return int(index or 0) == (device.index or 0)
+    return (engine.index or 0) == (device.index or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import comfy.model_management
 import folder_paths
@@ -14,12 +15,13 @@ from comfy_api.latest import io
 from ..engine.models.header import Header
 from ..protocol.errors import UnsupportedRequestError
 from ..protocol.messages.common import ModelSettings
+from ..protocol.torch import device_of
 from . import boundary, model_file, skeleton
 from .choice import AUTO, EngineChoice
 from .compat import known
 from .eligibility import WRAPPER
 from .engine_node import EngineType
-from .footprint import bytes_at, computes_on
+from .footprint import ITEM_SIZES, bytes_at, computes_on
 from .janitor import JANITOR
 from .patcher import OutboardPatcher, refuse_saving
 from .remote import RemoteModel
@@ -74,6 +76,8 @@ def load(unet_name: str, choice: EngineChoice) -> OutboardPatcher:
     offload_device = comfy.model_management.unet_offload_device()
     model = skeleton.build(header, getattr(torch, dtype, None), load_device, offload_device)
     session = SESSIONS.of(choice)
+    if dtype == AUTO and device_of(session.welcome.device).type == load_device.type:
+        dtype = computed_in(model)
     model.outboard = _remote(unet_name, header, dtype, session)
     model.outboard_local = computes_on(session, load_device)
     if not model.outboard_local:
@@ -88,6 +92,12 @@ def load(unet_name: str, choice: EngineChoice) -> OutboardPatcher:
         "Outboard: %s is %s at the engine %s", unet_name, type(model).__name__, session.welcome.engine
     )
     return patcher
+
+
+def computed_in(model: Any) -> str:
+    """The dtype in which ComfyUI would compute `model` itself; "auto" for one the engine does not have."""
+    name = str(model.manual_cast_dtype or model.get_dtype()).removeprefix("torch.")
+    return name if name in ITEM_SIZES else AUTO
 
 
 def wanted_dtype(choice: EngineChoice) -> str:

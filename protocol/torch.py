@@ -53,3 +53,8 @@ def unpack_tree(tree: Tree, *, writable: bool = False) -> Tree:
     return map_leaves(
         tree, lambda leaf: from_wire(leaf, writable=writable) if isinstance(leaf, WireTensor) else leaf
     )
+
+
+def device_of(described: str) -> torch.device:
+    """The device behind what `welcome` says: "cuda:0 NVIDIA H200" -> cuda:0, "cpu" -> cpu."""
+    return torch.device(described.split(" ", 1)[0] or "cpu")

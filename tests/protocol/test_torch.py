@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outboard.protocol.errors import ProtocolError
-from outboard.protocol.torch import from_wire, pack_tree, to_wire, unpack_tree
+from outboard.protocol.torch import device_of, from_wire, pack_tree, to_wire, unpack_tree
 from outboard.protocol.values import ITEM_SIZES, Blob, WireTensor
 
 
@@ -73,3 +73,11 @@ def test_trees_are_packed_and_unpacked() -> None:
     assert torch.equal(again["a"][0], tree["a"][0])  # type: ignore[index]
     assert again["a"][1:] == [None, 1.5]
     assert again["d"] == Blob("0" * 32)
+
+
+@pytest.mark.parametrize(
+    ("described", "device"),
+    [("cuda:1 NVIDIA H200", "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu"), ("", "cpu")],
+)
+def test_a_described_device_is_a_device_again(described: str, device: str) -> None:
+    assert device_of(described) == torch.device(device)
