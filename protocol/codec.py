@@ -131,11 +131,12 @@ def _read_header(frames: Sequence[Frame], limits: WireLimits) -> _Header:
 
 
 def _head(top: dict[str, Any]) -> Peek:
-    get = top.get
-    head = Peek(get("type"), get("id"), get("session"), get("outboard"))
-    kinds = type(head.type), type(head.id), type(head.session), type(head.version)
-    if kinds != (str, str, str, str):
-        raise ProtocolError("the header needs texts 'type', 'id', 'session' and 'outboard'")
+    kind, request, session, version = map(top.get, ("type", "id", "session", "outboard"))
+    if not (isinstance(kind, str) and isinstance(request, str)):
+        raise ProtocolError("the header needs texts 'type' and 'id'")
+    if not (isinstance(session, str) and isinstance(version, str)):
+        raise ProtocolError("the header needs texts 'session' and 'outboard'")
+    head = Peek(kind, request, session, version)
     if not _HEAD.fullmatch(f"{head.version}\n{head.type}\n{head.id}\n{head.session}"):
         raise ProtocolError(f"no version, type, id and session of a message: {clip(tuple(head))}")
     return head
