@@ -13,7 +13,7 @@ from torch import nn
 from ....protocol.errors import UnsupportedModelError
 from ..plan import Read
 from .formats import INTEGER
-from .kitchen import kernel_available
+from .kitchen import FP8, kernel_available
 from .layer import Layer
 from .linear import SMOOTHING
 from .unpack import require
@@ -56,6 +56,18 @@ def count_layers(plan: Sequence[Read], kept: Mapping[str, Kept]) -> dict[str, in
         if read.layer is not None:
             forms[read.key] = _form(read.layer, kept.get(read.target))
     return dict(sorted(Counter(forms.values()).items()))
+
+
+def kept_bytes(kept: Mapping[str, Kept]) -> int:
+    """Bytes of the weights that stay as stored; those rounded to fp8 shrink on their way."""
+    return sum(_stored_bytes(found.layer) * sum(read.rows for read in found.reads) for found in kept.values())
+
+
+def _stored_bytes(layer: Layer) -> int:
+    """Bytes of one row with its share of the scales, rounded up."""
+    if layer.format in FP8:
+        return layer.shape[1]
+    return -(-layer.nbytes // max(1, layer.shape[0]))
 
 
 def _form(layer: Layer, kept: Kept | None) -> str:
