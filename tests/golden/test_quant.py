@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from golden import checkpoints
 from golden.folder import entries, golden_root
 from golden.test_dit import answer, distance
-from outboard.engine.models.header import read_header
+from outboard.engine.models.header import TensorInfo, read_header
 from outboard.engine.models.loader import load
 from outboard.engine.models.model import Model
 from outboard.engine.models.plan import Read
@@ -27,6 +28,7 @@ from outboard.engine.models.quant.layers import stored
 from outboard.engine.models.quant.linear import SMOOTHING, QuantLinear, SmoothedLinear
 from outboard.engine.models.quant.placement import Kept
 from outboard.engine.models.reader import Reader
+from outboard.protocol.errors import ModelError
 
 pytestmark = pytest.mark.golden
 
@@ -145,6 +147,26 @@ def test_products_in_few_bits_give_what_comfyui_computes_on_a_gpu(case: Mapping[
     found = golden(case["path"])
     ours = found.answer(found.kept(form, native=True), form)
     assert distance(ours, found.tensors[f"out.y_native@{form}"]) < EXACT[form]
+
+
+@pytest.mark.parametrize("case", QUANTISED, ids=name_of)
+def test_a_layer_that_lacks_a_tensor_or_has_one_too_many_is_refused(case: Mapping[str, Any]) -> None:
+    """Save what a file may lack: a bias, an input's scale or smoothing; plain fp8 has no more to lose."""
+    header, stem = golden(case["path"]).header, str(case["layer_prefix"])
+    prefix = stem.removesuffix("lin.")
+    names = {key: key.removeprefix(prefix) for key in without_outputs(header.tensors)}  # type: ignore[arg-type]
+    optional = (".bias", "input_scale", "scale_input", "pre_quant_scale")
+    needed = [key for key in names if not key.endswith(optional)]
+    for key in needed if len(needed) > 1 else []:
+        with pytest.raises(ModelError) as caught:
+            stored(header, {other: name for other, name in names.items() if other != key}, prefix)
+        assert header.path.name in caught.value.message
+        assert "lin" in caught.value.message or "scaled_fp8" in caught.value.message
+    extra = dict(header.tensors) | {f"{stem}weight_scale_3": TensorInfo("F32", (), 0, 4)}
+    found = stored(
+        replace(header, tensors=extra), names | {f"{stem}weight_scale_3": "lin.weight_scale_3"}, prefix
+    )
+    assert "lin.weight_scale_3" in found.names  # for the key map, which no family ties it in
 
 
 MODELS = entries("quant_model")

@@ -73,7 +73,7 @@ def _layer(header: Header, described: Described, name: str, description: Descrip
     known, tag = described.names, str(description.get("format"))
     key = known.get(f"{name}.weight")
     if key is None:
-        if any(stored.startswith(f"{name}.") for stored in header.tensors):
+        if f"{name}.weight" in header.tensors:
             return None
         _fault(header, f"describes the quantised layer {name!r} and has no tensor '{name}.weight'")
     if tag not in FORMATS:
