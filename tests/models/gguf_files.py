@@ -35,9 +35,10 @@ def stored(tensors: Mapping[str, torch.Tensor], name: str) -> Arrays:
 def packed(array: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     """`array` in blocks; made-up ones of that type when the gguf package cannot quantise to it."""
     try:
-        return quantize(array, kind)
+        blocks: np.ndarray = quantize(array, kind)
     except NotImplementedError:
         return made_up(array.shape, kind.name)
+    return blocks
 
 
 def made_up(shape: tuple[int, ...], name: str) -> np.ndarray:

@@ -30,7 +30,7 @@ def changed(name: str, change: Change) -> Callable[[Path], object]:
     """A file with one layer in format `name`, and then tensors put in or taken away."""
 
     def make(path: Path) -> None:
-        tensors = files.model({BLOCK: name})[0] | dict(change)  # type: ignore[operator]
+        tensors = files.model({BLOCK: name})[0] | dict(change)
         files.save(path, {key: value for key, value in tensors.items() if value is not None})
 
     return make
@@ -46,7 +46,7 @@ def old(change: Change) -> Callable[[Path], object]:
     def make(path: Path) -> None:
         tensors = files.plain() | {"scaled_fp8": torch.zeros(0, dtype=FP8)}
         tensors |= {WEIGHT: tensors[WEIGHT].to(FP8), f"{BLOCK}.scale_weight": torch.tensor(0.5)}
-        both = tensors | dict(change)  # type: ignore[operator]
+        both = tensors | dict(change)
         files.save(path, {key: value for key, value in both.items() if value is not None})
 
     return make
@@ -69,7 +69,7 @@ def table(**layers: object) -> str:
 
 def plain(change: Change) -> Callable[[Path], object]:
     def make(path: Path) -> None:
-        tensors = files.plain() | dict(change)  # type: ignore[operator]
+        tensors = files.plain() | dict(change)
         files.save(path, {key: value for key, value in tensors.items() if value is not None})
 
     return make
@@ -79,7 +79,7 @@ def gguf(
     change: Mapping[str, tuple[np.ndarray, GGMLQuantizationType] | None], architecture: str = "flux"
 ) -> Callable[[Path], object]:
     def make(path: Path) -> None:
-        arrays = gguf_files.stored(random_tensors(flux1_shapes(gguf_files.WIDE)), "Q8_0") | dict(change)  # type: ignore[operator]
+        arrays = gguf_files.stored(random_tensors(flux1_shapes(gguf_files.WIDE)), "Q8_0") | dict(change)
         kept = {key: value for key, value in arrays.items() if value is not None}
         gguf_files.write(path, kept, architecture)
 

@@ -13,7 +13,7 @@ from .linear import SMOOTHING, QuantLinear
 from .placement import Kept
 from .unpack import unpack
 
-VALUES = 1 << 21
+VALUES = 1 << 20
 """Values unpacked at a time; a few copies of so many are in memory besides the model."""
 
 

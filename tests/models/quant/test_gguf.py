@@ -9,8 +9,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
 from models import gguf_files
-from models.files import TINY, flux1_shapes, random_tensors, save
-from models.tiny import CONFIGS, file_shapes
+from models.files import TINY, file_shapes, flux1_shapes, random_tensors, save
+from models.tiny import CONFIGS
 from outboard.engine.models import reader
 from outboard.engine.models.flux1 import to_checkpoint
 from outboard.engine.models.gguf_header import BLOCKS
