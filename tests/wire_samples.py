@@ -32,7 +32,7 @@ REPORT = common.Report(path="per_step", reason="areas", peak_bytes=[1, 2], low_b
 
 SAMPLES: tuple[Message, ...] = (
     client.Hello(protocol="1.0", client="tests", version="1", token="t", host="h", capabilities=["a"]),
-    client.Load(model=MODEL, settings=common.ModelSettings(dtype="bfloat16")),
+    client.Load(model=MODEL, settings=common.ModelSettings(dtype="bfloat16", weight_dtype="fp8_e5m2")),
     client.PutBlob(digest=DIGEST, tensor=tensor(5, dtype="uint8")),
     client.Run(
         model=MODEL,

@@ -55,7 +55,9 @@ class ErnieImage:
             "in_channels": in_channels,
             "out_channels": contents.shape("final_linear.weight", 2)[0],
             "patch_size": patch,
-            "text_in_dim": contents.shape("text_proj.weight", 2)[1] if contents.has("text_proj.") else hidden,
+            # Without it the text would be as wide as the network: no published file is so, but one that lost
+            # the tensor would look it.
+            "text_in_dim": contents.shape("text_proj.weight", 2)[1],
             "rope_theta": THETA,
             "rope_axes_dim": AXES,
         }

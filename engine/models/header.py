@@ -1,6 +1,7 @@
-"""The header of a safetensors file: names, shapes and places of its tensors, read without touching a weight.
+"""The header of a model file: names, shapes and places of its tensors, read without touching a weight.
 
-Format: https://huggingface.co/docs/safetensors (8 bytes of length, JSON, then the data without holes).
+Format: https://huggingface.co/docs/safetensors (8 bytes of length, JSON, then the data without holes); GGUF
+has a reader of its own.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, NoReturn, TypeGuard
+from typing import BinaryIO, TypeGuard
 
 from ...protocol.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from .file_header import Header, TensorInfo
+from .file_header import damaged as _damaged
+from .gguf_header import MAGIC, read_gguf_header
+
+__all__ = ["BITS", "Header", "TensorInfo", "read_header"]
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -25,46 +30,24 @@ BITS = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 FOREIGN = (
-    (b"GGUF", "a GGUF file, which is not yet supported"),
     (b"PK\x03\x04", "a zip archive, probably a pickled .pt or .ckpt file; those are never opened"),
     (b"\x80\x02", "a pickle file; those are never opened"),
     (b"\x80\x04", "a pickle file; those are never opened"),
 )
 PAGES = (b"<", b"version https://git-lfs")
-DOWNLOAD_AGAIN = "Download the file again and compare its size with the one its publisher states."
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One tensor of a file: dtype as safetensors spells it, and its bytes [start, end) after `data_start`."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a safetensors file says about itself. `digest`: blake2b (16 bytes, hex) of the stored JSON."""
-
-    path: Path
-    size: int
-    data_start: int
-    tensors: Mapping[str, TensorInfo]
-    metadata: Mapping[str, str]
-    digest: str
 
 
 def read_header(path: Path) -> Header:
     """Read and check the header of `path`; no byte of a weight is read.
 
-    Raises ModelNotFoundError, CheckpointError (damaged) or UnsupportedModelError (GGUF, pickle).
+    Raises ModelNotFoundError, CheckpointError (damaged) or UnsupportedModelError (pickle).
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
+            if _is_gguf(file):
+                return read_gguf_header(path, file, size)
             raw = _read_json_bytes(path, file, size)
     except FileNotFoundError as error:
         raise ModelNotFoundError(
@@ -83,8 +66,12 @@ def read_header(path: Path) -> Header:
     return Header(path, size, data_start, MappingProxyType(tensors), MappingProxyType(metadata), digest)
 
 
-def _damaged(path: Path, what: str, hint: str = DOWNLOAD_AGAIN) -> NoReturn:
-    raise CheckpointError(f"{path}: {what}.", hint=hint)
+def _is_gguf(file: BinaryIO) -> bool:
+    """Whether the file, left at its start, has the magic there. The length of JSON may look like it."""
+    file.seek(0)
+    start = file.read(LENGTH_BYTES + 1)
+    file.seek(0)
+    return start.startswith(MAGIC) and start[LENGTH_BYTES:] != b"{"
 
 
 def _read_json_bytes(path: Path, file: BinaryIO, size: int) -> bytes:

@@ -1,27 +1,80 @@
-"""From a file on disk to a model in memory, one piece of one tensor at a time.
-
-Pieces are read, not mapped: a file that is cut short while it loads is then an error instead of a bus error,
-and no page of it is charged to the process. A piece that needs no conversion goes straight to its parameter.
-"""
+"""From a file on disk to a model in memory, one piece of one tensor at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
+from torch import nn
 
-from ...protocol.errors import CheckpointError
 from .family import Config
 from .header import Header, read_header
 from .model import Model
 from .plan import Read, make_plan, nbytes, state_shapes
+from .quant.fill import LayerReader
+from .quant.linear import SMOOTHING, SmoothedLinear
+from .quant.placement import Kept, count_layers, kept_bytes, place
+from .quant.rounding import DEFAULT, round_plan
+from .reader import Progress, Reader
 from .registry import Detected, detect
 
-Progress = Callable[[int, int], None]
-PIECE = 32 << 20
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A file found fit to load, before the first weight of it is read."""
+
+    header: Header
+    detected: Detected
+    module: nn.Module
+    plan: Sequence[Read]
+    kept: Mapping[str, Kept]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the model will take on its device."""
+        plain = (shape for name, shape in state_shapes(self.module).items() if name not in self.kept)
+        return sum(shape.numel() for shape in plain) * self.dtype.itemsize + kept_bytes(self.kept)
+
+    def load(self, progress: Progress | None = None) -> Model:
+        """Read the weights, once.
+
+        `progress(done, total)` is called in bytes after every piece; what it raises ends the load.
+        """
+        weights = {
+            name: torch.empty(shape, dtype=self.dtype, device=self.device)
+            for name, shape in state_shapes(self.module).items()
+            if name not in self.kept
+        }
+        low_bit = count_layers(self.plan, self.kept)
+        with self.header.path.open("rb", buffering=0) as file:
+            reader = Reader(file, self.header, self.device, progress, nbytes(self.plan))
+            _read_all(reader, self, weights)
+        self.module.load_state_dict(weights, strict=True, assign=True)
+        assert not any(tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers()))
+        module = self.module.requires_grad_(False)
+        return Model(self.detected.family, module, self.dtype, self.device, self.header, low_bit)
+
+
+def prepare(
+    path: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: Config | None = None,
+    weight_dtype: str = DEFAULT,
+) -> Prepared:
+    """Check all that can be told of a file without its weights. Arguments and errors as of `load`."""
+    header = read_header(path)
+    detected = detect(header, config)
+    module = detected.family.build(detected.config)
+    plan = round_plan(make_plan(detected, state_shapes(module)), detected, module, weight_dtype)
+    return Prepared(header, detected, module, plan, place(plan, module, dtype, device), dtype, device)
 
 
 def load(
@@ -31,21 +84,16 @@ def load(
     device: torch.device,
     progress: Progress | None = None,
     config: Config | None = None,
+    weight_dtype: str = DEFAULT,
 ) -> Model:
-    """Load a diffusion transformer in `dtype` on `device`.
+    """Load a diffusion transformer that computes in `dtype` on `device`.
 
-    `progress(done, total)` is called in bytes after every piece; what it raises ends the load and frees all.
-    `config` replaces the one inferred from the file. Host memory: 32 MB, and the model if on the host.
-    Raises ModelError; keys and shapes are checked before the first weight is read.
+    `progress`: as of `Prepared.load`. `config` replaces the one inferred from the file. `weight_dtype`: the
+    fp8 that weights are rounded to, as UNETLoader has it. Host memory: 32 MB and some scratch, and the model
+    if on the host. Raises ModelError; keys and shapes are checked before the first weight is read.
     """
-    header = read_header(path)
-    detected = detect(header, config)
-    module = detected.family.build(detected.config)
-    shapes = state_shapes(module)
-    weights = _read_weights(header, make_plan(detected, shapes), shapes, dtype, device, progress)
-    module.load_state_dict(weights, strict=True, assign=True)
-    assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
-    return Model(detected.family, module.requires_grad_(False), dtype, device, header)
+    prepared = prepare(path, dtype=dtype, device=device, config=config, weight_dtype=weight_dtype)
+    return prepared.load(progress)
 
 
 def inspect(path: Path, config: Config | None = None) -> Detected:
@@ -55,57 +103,40 @@ def inspect(path: Path, config: Config | None = None) -> Detected:
     return detected
 
 
-def _read_weights(
-    header: Header,
-    plan: Sequence[Read],
-    shapes: Mapping[str, torch.Size],
-    dtype: torch.dtype,
-    device: torch.device,
-    progress: Progress | None,
-) -> dict[str, torch.Tensor]:
-    weights = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
-    staging = torch.empty(min(PIECE, nbytes(plan)), dtype=torch.uint8, pin_memory=device.type == "cuda")
-    done, total = 0, nbytes(plan)
-    with header.path.open("rb", buffering=0) as file:
-        for read in plan:
-            rows = (
-                weights[read.target][read.target_first :][: read.rows]
-                if read.info.shape
-                else weights[read.target]
+def _read_all(reader: Reader, prepared: Prepared, weights: Weights) -> None:
+    """Fill `weights` in file order; layers that keep theirs as stored take their places in the module."""
+    layers, module = LayerReader(reader), prepared.module
+    placed: set[str] = set()
+    for read in prepared.plan:
+        if read.target in weights:
+            target = weights[read.target]
+            _fill(
+                reader, layers, read, target[read.target_first :][: read.rows] if read.info.shape else target
             )
-            file.seek(header.data_start + read.info.start + read.first * (read.nbytes // max(1, read.rows)))
-            for piece in torch.split(rows.reshape(-1), _elements(read.info.dtype)):
-                done += _fill(file, header.path, piece, DTYPES[read.info.dtype], staging)
-                if progress:
-                    progress(done, total)
-    return weights
+            if read.layer is not None and SMOOTHING in read.layer.parts:
+                smoothed = SmoothedLinear(_linear(module, read.target), layers.smoothing(read.layer))
+                _replace(module, read.target, smoothed)
+        elif read.target not in placed:
+            placed.add(read.target)
+            linear = _linear(module, read.target)
+            _replace(module, read.target, layers.linear(prepared.kept[read.target], linear, prepared.dtype))
 
 
-def _elements(stored: str) -> int:
-    return PIECE // DTYPES[stored].itemsize
+def _fill(reader: Reader, layers: LayerReader, read: Read, rows: torch.Tensor) -> None:
+    if read.layer is not None:
+        layers.fill(rows, read)
+    else:
+        start = read.info.start + read.first * (read.nbytes // max(1, read.rows))
+        reader.fill(rows, read.info.dtype, start, read.through)
 
 
-def _fill(file: BinaryIO, path: Path, piece: torch.Tensor, stored: torch.dtype, staging: torch.Tensor) -> int:
-    """Read one flat piece; returns the bytes read."""
-    count = piece.numel() * stored.itemsize
-    direct = piece.device.type == "cpu" and piece.dtype == stored
-    landing = piece.view(torch.uint8) if direct else staging[:count]
-    _read_exactly(file, path, landing.numpy().data)
-    if not direct:
-        piece.copy_(landing.view(stored))
-    return count
+def _linear(module: nn.Module, weight: str) -> nn.Linear:
+    linear = module.get_submodule(weight.rpartition(".")[0])
+    assert isinstance(linear, nn.Linear)
+    return linear
 
 
-def _read_exactly(file: BinaryIO, path: Path, buffer: memoryview) -> None:
-    while len(buffer):
-        try:
-            read = file.readinto(buffer)  # type: ignore[attr-defined]
-        except OSError as error:
-            raise CheckpointError(
-                f"{path}: reading failed ({error.strerror}).", hint="Check the disk."
-            ) from error
-        if not read:
-            raise CheckpointError(
-                f"{path}: became shorter while it was read.", hint="Load it again once complete."
-            )
-        buffer = buffer[read:]
+def _replace(module: nn.Module, weight: str, part: nn.Module) -> None:
+    """Put `part` where the module that owns `weight` is."""
+    parent, _, name = weight.rpartition(".")[0].rpartition(".")
+    setattr(module.get_submodule(parent), name, part)

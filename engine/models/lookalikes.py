@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .contents import Contents
-from .header import Header, TensorInfo
 
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 ADAPTER = re.compile(
     r"(^lora_(unet|transformer|te\d?)_|\.(lora_[AB]|lora_(up|down)|lokr_\w+|hada_\w+|oft_\w+)\b)"
 )
-QUANTISED = {
-    ".comfy_quant": "ComfyUI's quantised layout (comfy_quant)",
-    "scaled_fp8": "scaled fp8 (scaled_fp8)",
-    ".scale_weight": "scaled fp8 (scale_weight)",
-    ".weight_scale": "a scaled low-bit layout (weight_scale)",
-    ".weight_scale_2": "nvfp4 (weight_scale_2)",
-    ".wscales": "SVDQuant (wscales)",
-    ".qweight": "packed integers (qweight)",
-    ".absmax": "bitsandbytes (absmax)",
-}
 
 
 @dataclass(frozen=True)
@@ -106,14 +93,3 @@ def look(contents: Contents) -> str | None:
         if all(map(contents.has, candidate.marks)):
             return candidate.title
     return None
-
-
-def quantisation(header: Header, contents: Mapping[str, TensorInfo]) -> str | None:
-    """The low-bit layout the file uses, in words; None if its tensors are plain."""
-    if "_quantization_metadata" in header.metadata:
-        return "ComfyUI's quantised layout (_quantization_metadata)"
-    for ending, layout in QUANTISED.items():
-        if any(key.endswith(ending) for key in contents):
-            return layout
-    low = {info.dtype for info in contents.values() if info.dtype.startswith(("F8", "F6", "F4"))}
-    return f"plain {'/'.join(sorted(low))}" if low else None

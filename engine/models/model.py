@@ -14,16 +14,26 @@ from .header import Header
 
 
 class Model:
-    """A diffusion transformer of `family` on one device. `module` may be altered from outside."""
+    """A diffusion transformer of `family` on one device. `module` may be altered from outside.
+
+    `low_bit_layers` counts the quantised layers of its file by the form they have in memory.
+    """
 
     def __init__(
-        self, adapter: Family, module: nn.Module, dtype: torch.dtype, device: torch.device, header: Header
+        self,
+        adapter: Family,
+        module: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        header: Header,
+        low_bit_layers: Mapping[str, int] | None = None,
     ) -> None:
         self.adapter = adapter
         self.module = module
         self.dtype = dtype
         self.device = device
         self.header = header
+        self.low_bit_layers: dict[str, int] = dict(low_bit_layers or {})
 
     @property
     def family(self) -> str:

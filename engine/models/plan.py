@@ -10,6 +10,7 @@ import torch
 from ...protocol.errors import CheckpointError
 from .header import TensorInfo
 from .keymap import Copy
+from .quant.layer import Layer
 from .registry import Detected
 
 SHOWN = 8
@@ -17,13 +18,20 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Read:
-    """Rows [first, first + rows) of a stored tensor become rows from `target_first` of `target`."""
+    """Rows [first, first + rows) of a stored tensor become rows from `target_first` of `target`.
 
+    `key` is the tensor's name in the file; `layer` says how it is stored when it is quantised; values are
+    rounded to `through` on their way.
+    """
+
+    key: str
     info: TensorInfo
     target: str
     first: int
     target_first: int
     rows: int
+    layer: Layer | None = None
+    through: torch.dtype | None = None
 
     @property
     def nbytes(self) -> int:
@@ -40,9 +48,9 @@ def make_plan(detected: Detected, shapes: Mapping[str, Sequence[int]]) -> list[R
     present = detected.contents
     sources = {copy.source for copy in copies}
     unused = sorted(present.keys() - sources - detected.family.unread)
-    wrong = sorted(_wrong_shapes([copy for copy in copies if copy.source in present], present, shapes))
+    wrong = sorted(_wrong_shapes([copy for copy in copies if copy.source in present], detected, shapes))
     _raise_unless_exact(detected, sorted(sources - present.keys()), unused, wrong)
-    reads = [_read(copy, present[copy.source], shapes[copy.target]) for copy in copies]
+    reads = [_read(copy, detected, shapes[copy.target]) for copy in copies]
     return sorted(reads, key=lambda read: (read.info.start, read.first))
 
 
@@ -50,15 +58,18 @@ def _height(shape: Sequence[int]) -> int:
     return shape[0] if shape else 1
 
 
-def _read(copy: Copy, info: TensorInfo, shape: Sequence[int]) -> Read:
+def _read(copy: Copy, detected: Detected, shape: Sequence[int]) -> Read:
     first, stop = copy.source_rows or (0, _height(shape))
     target_first = copy.target_rows[0] if copy.target_rows else 0
-    return Read(info, copy.target, first, target_first, stop - first)
+    info, layer = detected.contents[copy.source], detected.layers.get(copy.source)
+    key = detected.stored[copy.source]
+    return Read(key, info, copy.target, first, target_first, stop - first, layer)
 
 
 def _wrong_shapes(
-    copies: Iterable[Copy], present: Mapping[str, TensorInfo], shapes: Mapping[str, Sequence[int]]
+    copies: Iterable[Copy], detected: Detected, shapes: Mapping[str, Sequence[int]]
 ) -> set[str]:
+    present, layers = detected.contents, detected.layers
     expected: dict[str, list[int]] = {}
     for copy in copies:
         shape = list(shapes[copy.target])
@@ -68,7 +79,9 @@ def _wrong_shapes(
     return {
         f"{source} (is {list(present[source].shape)}, needs {shape})"
         for source, shape in expected.items()
-        if list(present[source].shape) != shape
+        if not (
+            layers[source].fits(tuple(shape)) if source in layers else list(present[source].shape) == shape
+        )
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...protocol.errors import CheckpointError, UnsupportedModelError
@@ -12,10 +12,12 @@ from .ernie_image import ErnieImage
 from .family import Config, Family
 from .flux1 import Flux1
 from .flux2 import Flux2
-from .header import Header, TensorInfo
+from .header import Header
 from .hunyuan_video import HunyuanVideo
-from .lookalikes import ADAPTER, FLOATS, look, quantisation
+from .lookalikes import ADAPTER, look
 from .ltx_video import LtxVideo
+from .quant.layer import Layer
+from .quant.layers import Stored, stored
 from .qwen_image import QwenImage
 from .sd3 import Sd3
 from .wan import Wan
@@ -44,37 +46,58 @@ COMPANIONS = (
 )
 
 
+ARCHITECTURE = "general.architecture"
+PLAIN = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+
+
 @dataclass(frozen=True)
 class Detected:
-    """A recognised file. `contents` has the family's key names; `stored`: each one's name in the file."""
+    """A recognised file.
+
+    `contents` has the family's key names, and for quantised weights the shapes of their values; `stored`: the
+    name of each in the file; `layers`: how the quantised ones are stored.
+    """
 
     family: Family
     config: Config
     prefix: str
     contents: Contents
     stored: Mapping[str, str]
+    layers: Mapping[str, Layer]
 
 
 def detect(header: Header, config: Config | None = None) -> Detected:
     """Recognise the file behind `header`; `config` replaces the inferred one, where shapes do not tell it.
 
-    Raises UnsupportedModelError naming what the file looks like, CheckpointError for missing keys.
+    Raises UnsupportedModelError naming what the file looks like, CheckpointError for missing keys and for
+    quantised weights that are not whole.
     """
     prefix = next((some for some in PREFIXES if any(key.startswith(some) for key in header.tensors)), "")
     names = {key: key.removeprefix(prefix) for key in header.tensors if _belongs(key, prefix)}
-    plain = Contents(header.path, {name: header.tensors[key] for key, name in names.items()})
     if any(ADAPTER.search(key) for key in header.tensors):
         raise _refusal(header, look(Contents(header.path, header.tensors)))
+    values = stored(header, names, prefix)
     for family in FAMILIES:
-        stored = _canonical_names(header, family, names)
-        tensors = {name: header.tensors[key] for name, key in stored.items()}
-        contents = Contents(header.path, tensors, header.metadata)
-        if family.matches(contents):
-            _check_plain(header, family.title, contents)
-            found = family.config(contents) if config is None else config
-            return Detected(family, found, prefix, contents, stored)
-    title = look(plain) or look(Contents(header.path, header.tensors))
-    raise _refusal(header, title, quantisation(header, plain))
+        detected = _as_family(header, family, config, prefix, values)
+        if detected is not None:
+            return detected
+    plain = Contents(header.path, values.infos(header))
+    raise _refusal(header, look(plain) or look(Contents(header.path, header.tensors)))
+
+
+def _as_family(
+    header: Header, family: Family, config: Config | None, prefix: str, values: Stored
+) -> Detected | None:
+    keys = _canonical_names(header, family, values)
+    infos = values.infos(header)
+    contents = Contents(header.path, {ours: infos[name] for ours, name in keys.items()}, header.metadata)
+    if not family.matches(contents):
+        return None
+    layers = {ours: values.layers[name] for ours, name in keys.items() if name in values.layers}
+    _check_dtypes(header, contents, layers)
+    found = family.config(contents) if config is None else config
+    in_file = {ours: values.names[name] for ours, name in keys.items()}
+    return Detected(family, found, prefix, contents, in_file, layers)
 
 
 def _belongs(key: str, prefix: str) -> bool:
@@ -82,39 +105,33 @@ def _belongs(key: str, prefix: str) -> bool:
     return key.startswith(prefix) or not key.startswith(COMPANIONS)
 
 
-def _canonical_names(header: Header, family: Family, names: Mapping[str, str]) -> dict[str, str]:
-    stored: dict[str, str] = {}
-    for key, name in names.items():
+def _canonical_names(header: Header, family: Family, values: Stored) -> dict[str, str]:
+    """The family's name of every tensor -> its name without prefix."""
+    found: dict[str, str] = {}
+    for name, key in values.names.items():
         canonical = family.canonical(name)
-        if canonical in stored:
+        if canonical in found:
             raise CheckpointError(
-                f"{header.path}: holds the same tensor as {stored[canonical]!r} and as {key!r}."
+                f"{header.path}: holds the same tensor as {values.names[found[canonical]]!r} and as {key!r}."
             )
-        stored[canonical] = key
-    return stored
+        found[canonical] = name
+    return found
 
 
-def _check_plain(header: Header, title: str, contents: Mapping[str, TensorInfo]) -> None:
-    layout = quantisation(header, contents)
-    if layout:
-        raise _refusal(header, title, layout)
-    odd = sorted(key for key, info in contents.items() if info.dtype not in FLOATS)
-    if odd:
-        raise _refusal(header, title, _dtypes(contents[key] for key in odd))
-
-
-def _dtypes(infos: Iterable[TensorInfo]) -> str:
-    return "/".join(sorted({info.dtype for info in infos}))
-
-
-def _refusal(header: Header, title: str | None, layout: str | None = None) -> UnsupportedModelError:
-    ours = ", ".join(family.title for family in FAMILIES)
-    if layout:
-        what = f"looks like {title or 'a model'} quantised as {layout}, which is not yet supported"
-        return UnsupportedModelError(
-            f"{header.path}: {what}.", hint="Use the bf16 or fp16 file of the model."
+def _check_dtypes(header: Header, contents: Contents, layers: Mapping[str, Layer]) -> None:
+    odd = {key: info.dtype for key, info in contents.items() if key not in layers and info.dtype not in PLAIN}
+    for key, dtype in odd.items():
+        raise UnsupportedModelError(
+            f"{header.path}: stores tensor {key!r} as {dtype}, which holds no weights that are known here.",
+            hint="Use the bf16 or fp16 file of the model.",
         )
+
+
+def _refusal(header: Header, title: str | None) -> UnsupportedModelError:
+    ours = ", ".join(family.title for family in FAMILIES)
     what = f"looks like {title}" if title else "is of no family known here"
+    if ARCHITECTURE in header.metadata:
+        what += f" (a GGUF file of the architecture {header.metadata[ARCHITECTURE]!r})"
     return UnsupportedModelError(
         f"{header.path}: {what}; this engine runs {ours}.", hint="Use ComfyUI's own loader."
     )

@@ -39,6 +39,7 @@ def run_report(
         bytes_out=outcome.bytes_out,
         peak_bytes=[peak_bytes(model.device)],
         resident_bytes=resident_bytes,
+        low_bit_layers=model.low_bit_layers,
     )
 
 

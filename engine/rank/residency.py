@@ -13,7 +13,7 @@ import torch
 from ...protocol.messages.common import ModelRef, ModelSettings
 from ...protocol.messages.control import ResidentModel
 from ..models.header import read_header
-from ..models.loader import load
+from ..models.loader import Prepared, prepare
 from ..models.model import Model
 from .device import free_bytes, release_memory
 from .dtype import compute_dtype, dtype_name
@@ -32,6 +32,7 @@ class Key:
     size: int
     modified: int
     dtype: torch.dtype
+    weight_dtype: str
 
 
 @dataclass(eq=False)
@@ -80,13 +81,15 @@ class Residency:
             self._residents.move_to_end(key)
             return Loan(resident.model, 0.0)
         began = time.perf_counter()
-        self._make_room(path, key.dtype)
-        model = self._load(path, key.dtype, progress)
+        # A file that cannot be loaded is refused before any other model makes room for it.
+        prepared = prepare(path, dtype=key.dtype, device=self._device, weight_dtype=key.weight_dtype)
+        self._make_room(prepared.nbytes)
+        model = self._load(prepared, progress)
         self._residents[key] = Resident(ref.name, model, model.nbytes)
         return Loan(model, time.perf_counter() - began)
 
     def unload(self, ref: ModelRef | None = None) -> int:
-        """Drop one model in every dtype, or all; returns the bytes of weights freed."""
+        """Drop one model in every form, or all; returns the bytes of weights freed."""
         before = self.nbytes
         for key in [
             key for key in self._residents if ref is None or (key.digest, key.size) == (ref.digest, ref.size)
@@ -101,17 +104,16 @@ class Residency:
         choice = (path, modified, wanted)
         if choice not in self._dtypes:
             self._dtypes[choice] = compute_dtype(wanted, read_header(path), self._device)
-        return Key(ref.digest, ref.size, modified, self._dtypes[choice])
+        return Key(ref.digest, ref.size, modified, self._dtypes[choice], settings.weight_dtype)
 
-    def _load(self, path: Path, dtype: torch.dtype, progress: Progress) -> Model:
+    def _load(self, prepared: Prepared, progress: Progress) -> Model:
         try:
-            return load(path, dtype=dtype, device=self._device, progress=progress)
+            return prepared.load(progress)
         finally:
             # Staging buffers, and the torso of a load that was cancelled.
             release_memory(self._device)
 
-    def _make_room(self, path: Path, dtype: torch.dtype) -> None:
-        needed = _weights_bytes(path, dtype)
+    def _make_room(self, needed: int) -> None:
         while self._residents and not self._fits(needed):
             self._residents.popitem(last=False)
             release_memory(self._device)
@@ -120,8 +122,3 @@ class Residency:
         if self._budget:
             return self.nbytes + needed <= self._budget
         return needed * HEADROOM <= free_bytes(self._device)
-
-
-def _weights_bytes(path: Path, dtype: torch.dtype) -> int:
-    tensors = read_header(path).tensors.values()
-    return sum(torch.Size(tensor.shape).numel() for tensor in tensors) * dtype.itemsize

@@ -25,6 +25,7 @@ class Account:
     family: str
     dtype: str
     device: torch.device
+    low_bit_layers: dict[str, int] = field(default_factory=dict)
     forwards: int = 0
     steps: int = 0
     seconds: float = 0.0
@@ -56,6 +57,7 @@ class Account:
             bytes_out=self.bytes_out,
             peak_bytes=[peak_bytes(self.device)],
             resident_bytes=resident_bytes,
+            low_bit_layers=self.low_bit_layers,
         )
 
 
@@ -70,7 +72,8 @@ class Accounts:
         account = self._open.get((session, run))
         if account is None:
             reset_peak(model.device)
-            account = Account(name, model.family, dtype_name(model.dtype), model.device)
+            dtype = dtype_name(model.dtype)
+            account = Account(name, model.family, dtype, model.device, model.low_bit_layers)
             self._open[session, run] = account
         return account
 

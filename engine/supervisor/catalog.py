@@ -10,7 +10,7 @@ from ...protocol.errors import CheckpointError, ModelError, ModelNotFoundError, 
 from ...protocol.messages.common import ModelRef
 from ..models.header import read_header
 
-SUFFIX = ".safetensors"
+SUFFIXES = (".safetensors", ".gguf")
 
 
 class Catalog:
@@ -23,13 +23,13 @@ class Catalog:
     def find(self, model: ModelRef) -> Path:
         """The file that has the name, the size and the header digest of `model`.
 
-        Raises UnsupportedModelError (not safetensors), ModelNotFoundError (no file of that name) or
+        Raises UnsupportedModelError (no kind of file it opens), ModelNotFoundError (no file of that name) or
         CheckpointError (there is one, and it is another or damaged).
         """
-        if not model.name.endswith(SUFFIX):
+        if not model.name.endswith(SUFFIXES):
             raise UnsupportedModelError(
-                f"{model.name} is not a {SUFFIX} file, and the engine opens no other kind.",
-                hint="Use the model's .safetensors file.",
+                f"{model.name} is not a {' or '.join(SUFFIXES)} file, and the engine opens no other kind.",
+                hint="Use the model's .safetensors or .gguf file.",
             )
         candidates = list(self._candidates(model))
         if not candidates:

@@ -36,9 +36,14 @@ class ModelRef(Record):
 
 
 class ModelSettings(Record):
-    """How the engine holds a model. `auto` is the dtype ComfyUI's rules would give on the engine's device."""
+    """How the engine holds a model. `auto` is the dtype ComfyUI's rules would give on the engine's device.
+
+    `weight_dtype` means what it means to UNETLoader: weights are rounded to that fp8, and computed with in
+    `dtype`; `_fast` multiplies in fp8 where the device can.
+    """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    weight_dtype: Literal["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"] = "default"
 
 
 class Branch(Record):

@@ -177,7 +177,7 @@ def test_a_file_that_is_not_there_or_differs_is_refused(client: Client) -> None:
     known = harness.ref()
     for changes, error, words in (
         ({"name": "other.safetensors"}, ModelNotFoundError, "has no diffusion_models file"),
-        ({"name": "model.gguf"}, UnsupportedModelError, "not a .safetensors"),
+        ({"name": "model.ckpt"}, UnsupportedModelError, "not a .safetensors or .gguf"),
         ({"digest": "0" * 32}, CheckpointError, "differs"),
         ({"size": 12}, CheckpointError, "differs"),
     ):

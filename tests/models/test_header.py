@@ -63,7 +63,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[ModelError], str]] = {
         CheckpointError,
         "pointer",
     ),
-    "GGUF": (lambda p: p.write_bytes(b"GGUF" + b"\0" * 99), UnsupportedModelError, "GGUF"),
+    "GGUF of no version": (
+        lambda p: p.write_bytes(b"GGUF" + b"\0" * 99),
+        CheckpointError,
+        "GGUF of version 0",
+    ),
     "a pickle in a zip": (lambda p: p.write_bytes(b"PK\x03\x04" + b"\0" * 99), UnsupportedModelError, "zip"),
     "a pickle": (lambda p: p.write_bytes(b"\x80\x02}q\0" + b"\0" * 99), UnsupportedModelError, "pickle"),
     "overlap": (

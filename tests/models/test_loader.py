@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from models.files import ERNIE, TINY, describe, flux1_shapes, random_tensors, save, write
-from outboard.engine.models import loader
+from outboard.engine.models import reader
 from outboard.engine.models.flux1 import to_checkpoint
 from outboard.engine.models.loader import inspect, load
 from outboard.protocol.errors import CancelledError, CheckpointError
@@ -37,7 +37,7 @@ def altered(tmp_path: Path, change: dict[str, tuple[int, ...] | None]) -> Path:
 def test_weights_arrive_exactly_in_the_wanted_dtype(
     tmp_path: Path, dtype: torch.dtype, stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "PIECE", 1000)  # pieces end inside rows
+    monkeypatch.setattr(reader, "PIECE", 1000)  # pieces end inside rows
     tensors = random_tensors(flux1_shapes(), stored)
     model = load(save(tmp_path / "m.safetensors", tensors), dtype=dtype, device=CPU)
     exported = to_checkpoint(model.module.state_dict())
@@ -115,7 +115,7 @@ def test_names_in_errors_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_progress_counts_every_byte_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "PIECE", 4096)
+    monkeypatch.setattr(reader, "PIECE", 4096)
     calls: list[tuple[int, int]] = []
     model = load(path, dtype=torch.bfloat16, device=CPU, progress=lambda *done: calls.append(done))
     done = [call[0] for call in calls]
@@ -147,7 +147,7 @@ def test_cancelling_frees_everything(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_while_it_loads_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "PIECE", 4096)
+    monkeypatch.setattr(reader, "PIECE", 4096)
 
     def cut(done: int, total: int) -> None:
         with path.open("r+b") as file:
