@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from golden import checkpoints
+from golden.errors import ErrorTable
 from golden.folder import SUMMARY, entries, golden_root
 from outboard.engine.models.header import read_header
 from outboard.engine.models.loader import inspect, load
@@ -85,22 +86,26 @@ def distance(ours: Tensor, stock: Tensor) -> float:
 
 
 @pytest.mark.parametrize("case", cases(supported=True), ids=name_of)
-def test_fp32_matches_stock(case: Mapping[str, Any], folder: Path) -> None:
+def test_fp32_matches_stock(case: Mapping[str, Any], folder: Path, errors: ErrorTable) -> None:
     tensors, recorded = checkpoints.read_tensors(case["path"])
     v = answer(model_of(case, torch.float32, folder), tensors, recorded)
     assert v.dtype == torch.float32
-    assert distance(v, tensors["out.v"]) < case["tol_fp32_rel"]
+    error = distance(v, tensors["out.v"])
+    errors.add(case["family"], case["case"], "fp32", error)
+    assert error < case["tol_fp32_rel"]
     sigma = tensors["in.sigma"].reshape(-1, *[1] * (v.ndim - 1))
     x0 = tensors["in.x"][:, : v.shape[1]] - sigma * v
     assert distance(x0, tensors["out.x0"]) < case["tol_fp32_rel"]
 
 
 @pytest.mark.parametrize("case", cases(supported=True), ids=name_of)
-def test_bf16_matches_stock(case: Mapping[str, Any], folder: Path) -> None:
+def test_bf16_matches_stock(case: Mapping[str, Any], folder: Path, errors: ErrorTable) -> None:
     tensors, recorded = checkpoints.read_tensors(case["path"])
     v = answer(model_of(case, torch.bfloat16, folder), tensors, recorded)
     assert v.dtype == torch.bfloat16
-    assert distance(v, tensors["out.v_bf16"]) < case["tol_bf16_rel"]
+    error = distance(v, tensors["out.v_bf16"])
+    errors.add(case["family"], case["case"], "bf16", error)
+    assert error < case["tol_bf16_rel"]
 
 
 def test_what_is_compared_and_what_is_not_is_counted(pytestconfig: pytest.Config) -> None:
