@@ -13,6 +13,7 @@ from typing import BinaryIO
 import torch
 
 from ...protocol.errors import CheckpointError
+from ..attention.seam import Attention
 from .family import Config
 from .header import Header, read_header
 from .model import Model
@@ -31,11 +32,13 @@ def load(
     device: torch.device,
     progress: Progress | None = None,
     config: Config | None = None,
+    attention: Attention | None = None,
 ) -> Model:
     """Load a diffusion transformer in `dtype` on `device`.
 
     `progress(done, total)` is called in bytes after every piece; what it raises ends the load and frees all.
-    `config` replaces the one inferred from the file. Host memory: 32 MB, and the model if on the host.
+    `config` replaces the one inferred from the file; `attention` is shared by the models of a device.
+    Host memory: 32 MB, and the model if on the host.
     Raises ModelError; keys and shapes are checked before the first weight is read.
     """
     header = read_header(path)
@@ -45,7 +48,7 @@ def load(
     weights = _read_weights(header, make_plan(detected, shapes), shapes, dtype, device, progress)
     module.load_state_dict(weights, strict=True, assign=True)
     assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
-    return Model(detected.family, module.requires_grad_(False), dtype, device, header)
+    return Model(detected.family, module.requires_grad_(False), dtype, device, header, attention)
 
 
 def inspect(path: Path, config: Config | None = None) -> Detected:
