@@ -7,10 +7,12 @@ and no page of it is charged to the process. A piece that needs no conversion go
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from torch import nn
 
 from ...protocol.errors import CheckpointError
 from ..attention.seam import Attention
@@ -41,21 +43,45 @@ def load(
     Host memory: 32 MB, and the model if on the host.
     Raises ModelError; keys and shapes are checked before the first weight is read.
     """
+    return fill(inspect(path, config), dtype=dtype, device=device, progress=progress, attention=attention)
+
+
+@dataclass(frozen=True, eq=False)
+class Inspected:
+    """A file that fits its family, the module it will fill (on the meta device), and the reads that do it."""
+
+    header: Header
+    detected: Detected
+    module: nn.Module
+    plan: Sequence[Read]
+
+    def nbytes(self, dtype: torch.dtype) -> int:
+        """Bytes of the loaded model."""
+        return sum(shape.numel() for shape in state_shapes(self.module).values()) * dtype.itemsize
+
+
+def inspect(path: Path, config: Config | None = None) -> Inspected:
+    """Everything `load` checks, without reading a weight."""
     header = read_header(path)
     detected = detect(header, config)
     module = detected.family.build(detected.config)
-    shapes = state_shapes(module)
-    weights = _read_weights(header, make_plan(detected, shapes), shapes, dtype, device, progress)
+    return Inspected(header, detected, module, make_plan(detected, state_shapes(module)))
+
+
+def fill(
+    inspected: Inspected,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None = None,
+    attention: Attention | None = None,
+) -> Model:
+    """The rest of `load`, once per inspection: read the weights into the inspected module."""
+    header, module, family = inspected.header, inspected.module, inspected.detected.family
+    weights = _read_weights(header, inspected.plan, state_shapes(module), dtype, device, progress)
     module.load_state_dict(weights, strict=True, assign=True)
     assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
-    return Model(detected.family, module.requires_grad_(False), dtype, device, header, attention)
-
-
-def inspect(path: Path, config: Config | None = None) -> Detected:
-    """Everything `load` checks, without reading a weight."""
-    detected = detect(read_header(path), config)
-    make_plan(detected, state_shapes(detected.family.build(detected.config)))
-    return detected
+    return Model(family, module.requires_grad_(False), dtype, device, header, attention)
 
 
 def _read_weights(

@@ -12,8 +12,9 @@ import torch
 
 from ...protocol.messages.common import ModelRef, ModelSettings
 from ...protocol.messages.control import ResidentModel
+from ..attention.seam import Attention
 from ..models.header import read_header
-from ..models.loader import load
+from ..models.loader import Inspected, fill, inspect
 from ..models.model import Model
 from .device import free_bytes, release_memory
 from .dtype import compute_dtype, dtype_name
@@ -26,11 +27,15 @@ HEADROOM = 1.2
 
 @dataclass(frozen=True)
 class Key:
-    """One model as one run needs it. `modified` tells a file from its successor of the same header."""
+    """One model as one run needs it.
+
+    `file` (device, inode, time of change) is the same under every name of a file, and another for a copy or a
+    successor, whose header may be equal.
+    """
 
     digest: str
     size: int
-    modified: int
+    file: tuple[int, int, int]
     dtype: torch.dtype
 
 
@@ -63,7 +68,8 @@ class Residency:
         self._default_dtype = default_dtype
         self._budget = budget
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
-        self._dtypes: dict[tuple[Path, int, str], torch.dtype] = {}
+        self._dtypes: dict[tuple[tuple[int, int, int], str], torch.dtype] = {}
+        self._attention = Attention()
 
     @property
     def nbytes(self) -> int:
@@ -73,15 +79,19 @@ class Residency:
         return [resident.describe() for resident in self._residents.values()]
 
     def get(self, path: Path, ref: ModelRef, settings: ModelSettings, progress: Progress) -> Loan:
-        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load."""
+        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load.
+
+        A file that cannot become a model is refused while all that is resident stays.
+        """
         key = self._key(path, ref, settings)
         resident = self._residents.get(key)
         if resident is not None:
             self._residents.move_to_end(key)
             return Loan(resident.model, 0.0)
         began = time.perf_counter()
-        self._make_room(path, key.dtype)
-        model = self._load(path, key.dtype, progress)
+        inspected = inspect(path)
+        self._make_room(inspected.nbytes(key.dtype))
+        model = self._load(inspected, key.dtype, progress)
         self._residents[key] = Resident(ref.name, model, model.nbytes)
         return Loan(model, time.perf_counter() - began)
 
@@ -97,21 +107,22 @@ class Residency:
 
     def _key(self, path: Path, ref: ModelRef, settings: ModelSettings) -> Key:
         wanted = self._default_dtype if settings.dtype == "auto" else settings.dtype
-        modified = path.stat().st_mtime_ns
-        choice = (path, modified, wanted)
-        if choice not in self._dtypes:
-            self._dtypes[choice] = compute_dtype(wanted, read_header(path), self._device)
-        return Key(ref.digest, ref.size, modified, self._dtypes[choice])
+        status = path.stat()
+        file = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        if (file, wanted) not in self._dtypes:
+            self._dtypes[file, wanted] = compute_dtype(wanted, read_header(path), self._device)
+        return Key(ref.digest, ref.size, file, self._dtypes[file, wanted])
 
-    def _load(self, path: Path, dtype: torch.dtype, progress: Progress) -> Model:
+    def _load(self, inspected: Inspected, dtype: torch.dtype, progress: Progress) -> Model:
         try:
-            return load(path, dtype=dtype, device=self._device, progress=progress)
+            return fill(
+                inspected, dtype=dtype, device=self._device, progress=progress, attention=self._attention
+            )
         finally:
             # Staging buffers, and the torso of a load that was cancelled.
             release_memory(self._device)
 
-    def _make_room(self, path: Path, dtype: torch.dtype) -> None:
-        needed = _weights_bytes(path, dtype)
+    def _make_room(self, needed: int) -> None:
         while self._residents and not self._fits(needed):
             self._residents.popitem(last=False)
             release_memory(self._device)
@@ -120,8 +131,3 @@ class Residency:
         if self._budget:
             return self.nbytes + needed <= self._budget
         return needed * HEADROOM <= free_bytes(self._device)
-
-
-def _weights_bytes(path: Path, dtype: torch.dtype) -> int:
-    tensors = read_header(path).tensors.values()
-    return sum(torch.Size(tensor.shape).numel() for tensor in tensors) * dtype.itemsize
