@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
 
 import torch
 
@@ -10,6 +13,7 @@ from ..models.family import Config, Family
 from ..models.plan import state_shapes
 
 Shape = tuple[int, ...]
+BLOCK = 16 << 20
 
 
 def published_shapes(family: Family, config: Config) -> dict[str, Shape]:
@@ -33,3 +37,24 @@ def random_weights(shapes: Mapping[str, Shape], dtype: torch.dtype) -> Iterator[
         else:
             spread = torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.02
             yield name, (torch.randn(shape, generator=generator) * spread).to(dtype)
+
+
+def file_size(shapes: Mapping[str, Shape]) -> int:
+    """Bytes of the weights of such a file in bfloat16."""
+    return sum(prod(shape) for shape in shapes.values()) * 2
+
+
+def write_file(path: Path, shapes: Mapping[str, Shape]) -> None:
+    """A file of real bytes in bfloat16, tensor after tensor, without ever holding more than a block of it."""
+    entries: dict[str, object] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + prod(shape) * 2
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (start, end)}
+    raw = json.dumps(entries).encode()
+    generator = torch.Generator().manual_seed(0)
+    block = (torch.randn(BLOCK // 2, generator=generator) * 0.02).bfloat16().view(torch.uint8).numpy().data
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for written in range(0, end, BLOCK):
+            file.write(block[: end - written])
