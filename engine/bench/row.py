@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """`case` and `metric` name the number; `ok` says whether it meets `target` (None: it is only shown)."""
+    """`case` and `metric` name the number; `ok` says whether it meets `target` (None: it is only shown).
+
+    `value` is NaN for a number that could not be measured, which misses its target.
+    """
 
     bench: str
     case: str

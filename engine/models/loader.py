@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ..attention.seam import Attention
 from .family import Config
 from .header import Header, read_header
 from .model import Model
@@ -41,10 +42,11 @@ class Prepared:
         plain = (shape for name, shape in state_shapes(self.module).items() if name not in self.kept)
         return sum(shape.numel() for shape in plain) * self.dtype.itemsize + kept_bytes(self.kept)
 
-    def load(self, progress: Progress | None = None) -> Model:
+    def load(self, progress: Progress | None = None, attention: Attention | None = None) -> Model:
         """Read the weights, once.
 
         `progress(done, total)` is called in bytes after every piece; what it raises ends the load.
+        `attention` is shared by the models of a device.
         """
         weights = {
             name: torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -58,7 +60,9 @@ class Prepared:
         self.module.load_state_dict(weights, strict=True, assign=True)
         assert not any(tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers()))
         module = self.module.requires_grad_(False)
-        return Model(self.detected.family, module, self.dtype, self.device, self.header, low_bit)
+        return Model(
+            self.detected.family, module, self.dtype, self.device, self.header, low_bit, attention
+        )
 
 
 def prepare(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...protocol.errors import UnsupportedRequestError
+from ..attention.seam import Attention
 from .family import Family
 from .header import Header
 
 
 class Model:
-    """A diffusion transformer of `family` on one device. `module` may be altered from outside.
+    """A transformer of `family` on one device; `module` and `attention` may be altered from outside.
 
     `low_bit_layers` counts the quantised layers of its file by the form they have in memory.
     """
@@ -27,6 +29,7 @@ class Model:
         device: torch.device,
         header: Header,
         low_bit_layers: Mapping[str, int] | None = None,
+        attention: AbstractContextManager[object] | None = None,
     ) -> None:
         self.adapter = adapter
         self.module = module
@@ -34,6 +37,7 @@ class Model:
         self.device = device
         self.header = header
         self.low_bit_layers: dict[str, int] = dict(low_bit_layers or {})
+        self.attention = attention or Attention()
 
     @property
     def family(self) -> str:
@@ -63,7 +67,8 @@ class Model:
                 hint="Remove the node that sets it, or sample with ComfyUI's own loader.",
             )
         exact = timestep.to(device=self.device, dtype=torch.float32)
-        return self.adapter.predict(self.module, self._cast(x), exact, given)
+        with self.attention:
+            return self.adapter.predict(self.module, self._cast(x), exact, given)
 
     def _cast(self, value: Any) -> Any:
         """Tensors to the device, those of floats to the dtype too, within lists and tables as well."""

@@ -12,6 +12,7 @@ import torch
 
 from ...protocol.messages.common import ModelRef, ModelSettings
 from ...protocol.messages.control import ResidentModel
+from ..attention.seam import Attention
 from ..models.header import read_header
 from ..models.loader import Prepared, prepare
 from ..models.model import Model
@@ -26,11 +27,15 @@ HEADROOM = 1.2
 
 @dataclass(frozen=True)
 class Key:
-    """One model as one run needs it. `modified` tells a file from its successor of the same header."""
+    """One model as one run needs it.
+
+    `file` (device, inode, time of change) is the same under every name of a file, and another for a copy or a
+    successor, whose header may be equal.
+    """
 
     digest: str
     size: int
-    modified: int
+    file: tuple[int, int, int]
     dtype: torch.dtype
     weight_dtype: str
 
@@ -64,7 +69,8 @@ class Residency:
         self._default_dtype = default_dtype
         self._budget = budget
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
-        self._dtypes: dict[tuple[Path, int, str], torch.dtype] = {}
+        self._dtypes: dict[tuple[tuple[int, int, int], str], torch.dtype] = {}
+        self._attention = Attention()
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +80,10 @@ class Residency:
         return [resident.describe() for resident in self._residents.values()]
 
     def get(self, path: Path, ref: ModelRef, settings: ModelSettings, progress: Progress) -> Loan:
-        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load."""
+        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load.
+
+        A file that cannot become a model is refused while all that is resident stays.
+        """
         key = self._key(path, ref, settings)
         resident = self._residents.get(key)
         if resident is not None:
@@ -100,15 +109,15 @@ class Residency:
 
     def _key(self, path: Path, ref: ModelRef, settings: ModelSettings) -> Key:
         wanted = self._default_dtype if settings.dtype == "auto" else settings.dtype
-        modified = path.stat().st_mtime_ns
-        choice = (path, modified, wanted)
-        if choice not in self._dtypes:
-            self._dtypes[choice] = compute_dtype(wanted, read_header(path), self._device)
-        return Key(ref.digest, ref.size, modified, self._dtypes[choice], settings.weight_dtype)
+        status = path.stat()
+        file = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        if (file, wanted) not in self._dtypes:
+            self._dtypes[file, wanted] = compute_dtype(wanted, read_header(path), self._device)
+        return Key(ref.digest, ref.size, file, self._dtypes[file, wanted], settings.weight_dtype)
 
     def _load(self, prepared: Prepared, progress: Progress) -> Model:
         try:
-            return prepared.load(progress)
+            return prepared.load(progress, self._attention)
         finally:
             # Staging buffers, and the torso of a load that was cancelled.
             release_memory(self._device)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from math import nan
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,30 @@ def test_a_missed_target_is_a_failure_and_the_rest_is_still_measured(
     assert missed.endswith("target 1 x  MISSED")
     assert "frames" in fine
     assert "target" not in fine
+
+
+def test_a_number_that_could_not_be_measured_is_null_and_a_failure(
+    measured: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured[:] = [Row("hop", "1 MB", "shm / frames", nan, "x", 1.0, False)]
+    assert main(["bench", "hop", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["value"] is None
+    assert main(["bench", "hop"]) == 1
+    assert "not measured" in capsys.readouterr().out
+
+
+def test_a_benchmark_gets_the_paths_it_takes_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Path | None] = {}
+
+    def stand_in(_: str, **paths: Path | None) -> Iterator[Row]:
+        given.update(paths)
+        return iter(())
+
+    monkeypatch.setattr(bench, "rows", stand_in)
+    assert main(["bench", "step", "--comfyui", "somewhere"]) == 0
+    assert given == {"comfyui": Path("somewhere"), "comfyui_python": None}
+    with pytest.raises(SystemExit):
+        main(["bench", "hop", "--comfyui", "somewhere"])
 
 
 def test_an_unknown_benchmark_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

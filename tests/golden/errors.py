@@ -9,8 +9,8 @@ import pytest
 HEAD = """# Models
 
 Each family against the raw output of real ComfyUI 0.33.0 for the same inputs and small random weights: the
-norm of the difference over the norm of ComfyUI's output, on the CPU, in both dtypes. In bf16 ComfyUI itself is
-5e-3 to 1.5e-2 from its own fp32. Written by the test run:
+norm of the difference over the norm of ComfyUI's output, on the CPU, in both dtypes. In bf16 ComfyUI itself
+is 5e-3 to 1.5e-2 from its own fp32. Written by the test run:
 
     OUTBOARD_GOLDEN=... OUTBOARD_WRITE_DOCS=1 scripts/test -m golden
 
