@@ -167,7 +167,7 @@ def _untouched(ours: Model, family: Family, subject: Subject) -> Model:
     """The same weights in diffusers' module as it stands, with torch's own attention."""
     module = family.build(subject.config)
     module.load_state_dict(ours.module.state_dict(), strict=True, assign=True)
-    return Model(family, module, ours.dtype, ours.device, ours.header, nullcontext())
+    return Model(family, module, ours.dtype, ours.device, ours.header, attention=nullcontext())
 
 
 def _check_agreement(outputs: Mapping[str, torch.Tensor], dtype: torch.dtype, subject: Subject) -> None:
