@@ -19,7 +19,7 @@ def errors(pytestconfig: pytest.Config) -> ErrorTable:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = list(config.stash.get(SUMMARY, []))
+    lines = [*config.stash.get(SUMMARY, [])]
     table = config.stash.get(ERRORS, ErrorTable())
     if table.rows:
         lines.append(table.line())
