@@ -89,8 +89,8 @@ def check_order(max_order: int) -> None:
 def _uneven(lengths: Sequence[Tensor]) -> Sequence[float | Tensor]:
     """Return the weights in Newton form: each order adds a multiple of the next difference of slopes.
 
-    Two terms are the toolbox's own: of the third order's factor only the product is subtracted from 1, and
-    the oldest slope of the fourth weighs by a neighbouring ratio. For equal steps both are Adams-Bashforth.
+    They are the toolbox's, not quite Adams-Bashforth's: the third order's factor is right for equal steps
+    only, the fourth's not even there, and in its difference the oldest slope weighs by another ratio.
     """
     weights: list[float | Tensor] = [1.0]
     if len(lengths) >= 2:
