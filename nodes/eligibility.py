@@ -124,12 +124,13 @@ def _sampling(loop: Loop) -> str:
         isinstance(sampling, flow.CONST)
         and isinstance(sampling, kinds)
         and all(_unchanged(sampling, flow.CONST, name) for name in SCALINGS)
-        and any(_unchanged(sampling, kind, "timestep") for kind in kinds)
+        and any(all(_unchanged(sampling, kind, name) for name in TIMES) for kind in kinds)
     )
     return "" if stock else f"model sampling {type(sampling).__name__}"
 
 
 SCALINGS = ("calculate_input", "calculate_denoised", "noise_scaling", "inverse_noise_scaling")
+TIMES = ("timestep", "percent_to_sigma")
 
 
 def _unchanged(sampling: Any, kind: type[Any], name: str) -> bool:

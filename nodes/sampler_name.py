@@ -6,13 +6,12 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import comfy.extra_samplers.uni_pc
 import comfy.k_diffusion.sampling
 import comfy.samplers
 
 from ..protocol.messages.common import Scalar
 
-UNI_PC = {"uni_pc": "sample_unipc", "uni_pc_bh2": "sample_unipc_bh2"}
+BUILT = ("dpm_fast", "dpm_adaptive")
 DIFFERENTIAL = "nodes_differential_diffusion"
 
 
@@ -25,15 +24,14 @@ def name_of(sampler: Any, known: Collection[str]) -> str:
         return "ddim" if is_euler and "ddim" in known else ""
     if sampler.inpaint_options:
         return ""
-    names = (name for name in known if name != "ddim" and _function(name) is sampler.sampler_function)
-    return next(names, "")
+    return next((name for name in known if name != "ddim" and _is(name, sampler.sampler_function)), "")
 
 
 def label_of(sampler: Any) -> str:
     """What to call `sampler` in a message."""
     function = getattr(sampler, "sampler_function", None)
     name: str = getattr(function, "__name__", type(sampler).__name__)
-    return name.removeprefix("sample_")
+    return name.removeprefix("sample_").removesuffix("_function")
 
 
 def plain_options(sampler: Any) -> dict[str, Scalar] | None:
@@ -56,7 +54,10 @@ def differential_strength(function: Any) -> float | None:
     return float(strength) if isinstance(strength, (int, float)) else None
 
 
-def _function(name: str) -> Any:
-    if name in UNI_PC:
-        return getattr(comfy.extra_samplers.uni_pc, UNI_PC[name], None)
-    return getattr(comfy.k_diffusion.sampling, f"sample_{name}", None)
+def _is(name: str, function: Any) -> bool:
+    """Whether ComfyUI's sampler `name` runs `function`, which some samplers have built anew each time."""
+    if name not in comfy.samplers.SAMPLER_NAMES:
+        return False
+    stock = comfy.samplers.sampler_object(name).sampler_function
+    built = name in BUILT and getattr(function, "__code__", None) is stock.__code__
+    return function is stock or built

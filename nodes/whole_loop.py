@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import comfy.model_sampling
 import torch
 from tqdm.auto import tqdm
 
@@ -108,7 +110,13 @@ def _flow(sampling: Any) -> FlowSampling:
     return FlowSampling(
         multiplier=float(getattr(sampling, "multiplier", 1.0)),
         noise_scale=float(getattr(sampling, "noise_scale", 1.0)),
+        shift=_shift(sampling),
     )
+
+
+def _shift(sampling: Any) -> float:
+    shift = float(sampling.shift)
+    return math.exp(shift) if isinstance(sampling, comfy.model_sampling.ModelSamplingFlux) else shift
 
 
 def _mask(loop: Loop) -> Mask | None:

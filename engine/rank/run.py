@@ -70,7 +70,7 @@ class Outcome:
 
 def run_loop(run: Run, model: Model, blobs: BlobStore, *, check: Callable[[], None], tell: Tell) -> Outcome:
     """Sample `run` with `model`; `check` may raise CancelledError before each forward and after each step."""
-    flow = Flow(run.sampling.multiplier, run.sampling.noise_scale)
+    flow = Flow(run.sampling.multiplier, run.sampling.noise_scale, run.sampling.shift)
     request = _request(run, flow, model.device)
     denoiser = _denoiser(run, flow, model, blobs, request.latent.shape[0], check)
     watch = Watch(check, tell, run.preview)

@@ -6,10 +6,11 @@ import math
 
 from torch import Tensor
 
+from .ancestral import FlowRenoise
 from .churn import Churn
 from .flow import Flow
 from .noise import NoiseSource
-from .step import Callback, Denoiser, Step, predict
+from .step import Callback, Denoiser, Step, begin_step, predict
 
 
 def sample_euler(
@@ -64,16 +65,13 @@ def sample_euler_ancestral(
     total = len(sigmas) - 1
     for index in range(total):
         sigma, target = sigmas[index], sigmas[index + 1]
-        x0 = predict(model, x, sigma)
-        callback(Step(index, total, float(sigma), x, x0))
+        x0 = begin_step(model, x, sigmas, index, callback)
         if target == 0:
             x = x0
             continue
-        down = target * (1 + (target / sigma - 1) * eta)
-        ratio = down / sigma
+        renoise = FlowRenoise.between(sigma, target, eta)
+        ratio = renoise.down / sigma
         x = ratio * x + (1 - ratio) * x0
         if eta > 0:
-            keep = (1 - target) / (1 - down)
-            added = (target**2 - down**2 * (1 - target) ** 2 / (1 - down) ** 2) ** 0.5
-            x = keep * x + noise() * (s_noise * flow.noise_scale) * added
+            x = renoise.apply(x, noise() * (s_noise * flow.noise_scale))
     return x

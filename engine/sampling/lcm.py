@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .flow import Flow
 from .noise import NoiseSource
-from .step import Callback, Denoiser, Step, predict
+from .step import Callback, Denoiser, begin_step
 
 
 def sample_lcm(
@@ -29,8 +29,7 @@ def sample_lcm(
     total = len(sigmas) - 1
     end = s_noise if s_noise_end is None else s_noise_end
     for index in range(total):
-        x0 = predict(model, x, sigmas[index])
-        callback(Step(index, total, float(sigmas[index]), x, x0))
+        x0 = begin_step(model, x, sigmas, index, callback)
         x = x0
         if sigmas[index + 1] > 0:
             drawn = _clipped(noise(), noise_clip_std)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...protocol.errors import InvalidRequestError
 from .flow import Flow
 from .inpaint import Inpaint, inpaint_denoiser
-from .noise import NoiseSource, inpaint_noise
+from .noise import inpaint_noise
 from .samplers import Option, Sampler, find_sampler
 from .step import Callback, Denoiser, ignore_step
 
@@ -55,7 +55,7 @@ def sample(request: SampleRequest, predict_x0: Denoiser, *, callback: Callback =
         flow.noise_scaling(sigmas[0], noise, latent),
         sigmas,
         callback=callback,
-        noise=NoiseSource(request.seed, noise, request.noise_device),
+        noise=sampler.noise_source(request.seed, noise, sigmas, request.noise_device),
         flow=flow,
         **request.options,
     )

@@ -69,10 +69,15 @@ def inpaint_noise(seed: int, like: Tensor) -> Tensor:
     return initial_noise(like.shape, seed + 1).to(like)
 
 
-def _generator(device: torch.device, seed: int) -> torch.Generator:
+def require_device(device: torch.device) -> None:
+    """Raise `UnsupportedRequestError` when this machine has no such device to draw noise on."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedRequestError(
             "This sampler draws its noise on a CUDA device, and the engine runs without one.",
             hint="Choose a deterministic sampler such as euler, or an engine with a CUDA device.",
         )
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    require_device(device)
     return torch.Generator(device).manual_seed(seed)

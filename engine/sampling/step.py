@@ -33,3 +33,10 @@ def ignore_step(step: Step) -> None:
 def predict(model: Denoiser, x: Tensor, sigma: Tensor) -> Tensor:
     """Call the denoiser with one scalar `sigma` for every row of `x`."""
     return model(x, sigma * x.new_ones(x.shape[0]))
+
+
+def begin_step(model: Denoiser, x: Tensor, sigmas: Tensor, index: int, callback: Callback) -> Tensor:
+    """Call the denoiser at `sigmas[index]`, report the step, and return x0."""
+    x0 = predict(model, x, sigmas[index])
+    callback(Step(index, len(sigmas) - 1, float(sigmas[index]), x, x0))
+    return x0

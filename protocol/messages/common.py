@@ -57,11 +57,15 @@ class Branch(Record):
 
 
 class FlowSampling(Record):
-    """ComfyUI's model_sampling as data: x0 = x - sigma * v and timestep = sigma * multiplier."""
+    """ComfyUI's model_sampling as data: x0 = x - sigma * v and timestep = sigma * multiplier.
+
+    A share u of the schedule before its end, sigma is shift * u / (1 + (shift - 1) * u).
+    """
 
     prediction: Literal["flow"] = "flow"
     multiplier: float = Field(gt=0)
     noise_scale: float = 1.0
+    shift: float = Field(default=1.0, gt=0)
 
 
 class Differential(Record):

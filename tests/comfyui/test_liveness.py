@@ -75,7 +75,7 @@ def test_a_cancel_at_step_two_ends_within_a_step(comfy: ComfyServer) -> None:
 
 
 def test_a_cancel_of_a_step_by_step_run_ends_within_a_step(comfy: ComfyServer) -> None:
-    graph = graph_of(scale=LARGE, steps=20, seed=4, sampler_name="dpm_2")
+    graph = graph_of(scale=LARGE, steps=20, seed=4, sampler_name="euler_cfg_pp")
     node = sampler_of(graph)
     before = progress(comfy, node)["calls"]
     prompt = comfy.submit(graph.nodes)
@@ -96,7 +96,11 @@ def test_a_queued_prompt_is_cancelled_without_touching_the_engine(comfy: ComfySe
 
 
 def test_progress_and_preview_come_once_per_step(comfy: ComfyServer) -> None:
-    for widgets in ({"seed": 7}, {"seed": 8, "sampler_name": "heun"}, {"seed": 9, "sampler_name": "dpm_2"}):
+    for widgets in (
+        {"seed": 7},
+        {"seed": 8, "sampler_name": "heun"},
+        {"seed": 9, "sampler_name": "euler_cfg_pp"},
+    ):
         graph = graph_of(steps=6, **widgets)
         node = sampler_of(graph)
         before = progress(comfy, node)

@@ -210,12 +210,12 @@ def test_a_whole_loop_that_was_demanded_fails_with_the_reason(comfy: ComfyServer
         FLUX.latent(graph),
         node="OutboardKSampler",
         settings=settings,
-        sampler_name="dpm_2",
+        sampler_name="euler_cfg_pp",
     )
     graph.add("SaveLatent", samples=latent, filename_prefix="x")
     done = comfy.run(graph.nodes)
     assert done.error is not None
-    assert "sampler dpm_2" in done.error["exception_message"]
+    assert "sampler euler_cfg_pp" in done.error["exception_message"]
 
 
 def test_outboard_ksampler_reports_a_stock_model(comfy: ComfyServer) -> None:

@@ -13,6 +13,10 @@ from comfyui.pairs import Build, Pair
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 SAMPLERS = ("euler", "euler_ancestral", "heun", "dpmpp_2m", "res_multistep", "lcm", "ddim", "uni_pc")
+MORE = (
+    *("dpm_2", "dpm_fast", "dpm_adaptive", "dpmpp_2s_ancestral", "dpmpp_sde", "dpmpp_3m_sde_gpu"),
+    *("ddpm", "deis", "er_sde", "seeds_3", "sa_solver"),
+)
 Compare = Callable[[Subject, Build, str], Pair]
 
 
@@ -34,6 +38,12 @@ def test_a_sampler_gives_the_latent_of_stock_comfyui(
     assert pair.report["sampler"] == sampler
 
 
+@pytest.mark.parametrize("sampler", MORE)
+def test_a_sampler_of_any_kind_runs_whole(compare: Compare, sampler: str) -> None:
+    pair = compare(FLUX, over(FLUX, sampler_name=sampler, cfg=4.0), "whole_loop")
+    assert pair.report["sampler"] == sampler
+
+
 @pytest.mark.parametrize("sampler", ["euler", "euler_ancestral", "uni_pc"])
 def test_ernie_gives_the_latent_of_stock_comfyui(compare: Compare, sampler: str) -> None:
     compare(ERNIE, over(ERNIE, sampler_name=sampler, cfg=4.0), "whole_loop")
@@ -44,7 +54,7 @@ def test_any_scheduler_travels_as_its_sigmas(compare: Compare, scheduler: str) -
     compare(FLUX, over(FLUX, scheduler=scheduler), "whole_loop")
 
 
-@pytest.mark.parametrize("sampler", ["dpm_2", "dpmpp_sde", "euler_cfg_pp", "er_sde"])
+@pytest.mark.parametrize("sampler", ["euler_cfg_pp", "dpmpp_2m_cfg_pp", "res_multistep_ancestral_cfg_pp"])
 @pytest.mark.parametrize("subject", [FLUX, ERNIE], ids=["flux", "ernie"])
 def test_a_sampler_the_engine_lacks_runs_step_by_step(
     compare: Compare, subject: Subject, sampler: str

@@ -161,7 +161,7 @@ def test_nan_names_the_step(client: Client) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"sampler": "dpmpp_sde"}, UnsupportedRequestError),
+        ({"sampler": "euler_cfg_pp"}, UnsupportedRequestError),
         ({"sampler_options": {"nonsense": 1.0}}, UnsupportedRequestError),
         ({"cfg": 2.0}, InvalidRequestError),
         ({"noise": to_wire(torch.zeros(1, 16, 8, 4))}, InvalidRequestError),

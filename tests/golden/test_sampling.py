@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,9 @@ pytestmark = pytest.mark.golden
 
 TOLERANCE = 1e-5
 """On max|ours - stock| / max|stock| over a whole latent."""
+
+CALL_TOLERANCE = {"dpm_adaptive": 1e-5}
+"""On the sigmas of the calls: step lengths come from small differences, which magnify the rounding of x0."""
 
 
 @functools.cache
@@ -117,7 +121,8 @@ def affine_of(record: dict[str, Any]) -> tuple[float, float]:
 
 def flow_of(record: dict[str, Any]) -> Flow:
     info = description()["model_sampling"][record.get("model_sampling", "flow_s3_m1000")]["info"]
-    return Flow(info["multiplier"] or 1.0, info["noise_scale"] or 1.0)
+    shift = math.exp(info["shift"]) if "ModelSamplingFlux" in info["bases"] else info["shift"]
+    return Flow(info["multiplier"] or 1.0, info["noise_scale"] or 1.0, shift)
 
 
 def request_of(sampler: str, record: dict[str, Any]) -> SampleRequest:
@@ -163,7 +168,7 @@ def test_a_run_equals_stock(
     shift, factor = affine_of(record)
     error = relative_error(x / factor + shift, tensors("sampling")[output])
     worst[sampler] = max(error, worst.get(sampler, 0.0))
-    assert network.sigmas == pytest.approx(record["call_sigmas"], rel=1e-6)
+    assert network.sigmas == pytest.approx(record["call_sigmas"], rel=CALL_TOLERANCE.get(sampler, 1e-6))
     assert guided.forwards == record["model_calls"]
     assert sorted(network.branches) == sorted(map(tuple, record["cond_or_uncond"]))
     assert [step.index for step in steps] == list(range(record["callbacks"]))

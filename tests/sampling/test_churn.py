@@ -29,3 +29,12 @@ def test_churn_never_raises_a_level_by_more_than_the_square_root_of_two() -> Non
 def test_churn_keeps_within_its_sigmas() -> None:
     for low, high in ((0.6, 9.0), (0.0, 0.4)):
         assert Churn(1.0, low, high, 1.0).apply(X, SIGMA, 4, NoiseSource(1, X))[0] is X
+
+
+def test_a_generator_that_always_moves_on_does_so_outside_the_sigmas_too() -> None:
+    drawn = []
+    for always in (False, True):
+        source = NoiseSource(1, X)
+        Churn(1.0, 0.6, 0.9, 1.0, draws_always=always).apply(X, SIGMA, 4, source)
+        drawn.append(source.churn())
+    assert not torch.equal(*drawn)

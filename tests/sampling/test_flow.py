@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from outboard.engine.sampling.flow import Flow
@@ -32,3 +33,26 @@ def test_the_velocity_of_a_noised_latent_gives_the_latent_back() -> None:
 
 def test_a_timestep_is_a_multiple_of_sigma() -> None:
     assert FLOW.timestep(torch.tensor([0.5])).tolist() == [500.0]
+
+
+@pytest.mark.parametrize(
+    ("shift", "fraction", "sigma"), [(1.0, 0.25, 0.75), (3.0, 0.5, 0.75), (3.0, -1.0, 1.0)]
+)
+def test_a_share_of_the_schedule_has_a_sigma(shift: float, fraction: float, sigma: float) -> None:
+    assert Flow(1.0, shift=shift).sigma_at(fraction) == pytest.approx(sigma)
+    assert Flow(1.0, shift=shift).sigma_at(1.0) == 0
+
+
+def test_half_log_snr_and_back() -> None:
+    flow, sigma = Flow(1.0), torch.tensor([0.9, 0.5, 0.1])
+    assert torch.allclose(flow.half_log_snr(sigma).exp(), (1 - sigma) / sigma)
+    assert torch.allclose(flow.sigma_at_half_log_snr(flow.half_log_snr(sigma)), sigma)
+
+
+def test_only_pure_noise_is_moved_to_where_it_has_a_log_snr() -> None:
+    flow = Flow(1.0, shift=3.0)
+    moved = flow.below_pure_noise(torch.tensor([1.0, 0.5, 0.0]))
+    assert moved.tolist() == pytest.approx([flow.sigma_at(1e-4), 0.5, 0.0])
+    assert moved[0] < 1
+    for sigmas in (torch.tensor([0.9, 0.5]), torch.tensor([1.0])):
+        assert flow.below_pure_noise(sigmas) is sigmas
