@@ -16,6 +16,7 @@ from ...protocol.errors import UnsupportedModelError
 from . import keymap, transformers
 from .contents import Contents
 from .family import Conditioning, Config, Shapes
+from .hooks import Inputs
 from .keymap import Copy
 from .positions import Rope
 from .requests import check_channels, text_of
@@ -63,7 +64,11 @@ class ErnieImage:
         }
 
     def build(self, config: Config) -> nn.Module:
-        return transformers.build(self.transformer, config)
+        module: Any = transformers.build(self.transformer, config)
+        for layer in module.layers:
+            layer.register_forward_pre_hook(_modulate_once)
+        result: nn.Module = module
+        return result
 
     def key_map(self, shapes: Shapes) -> Iterator[Copy]:
         return keymap.identity(shapes)
@@ -83,6 +88,12 @@ class ErnieImage:
             )
         result: torch.Tensor = sample
         return result
+
+
+def _modulate_once(_: nn.Module, inputs: Inputs) -> Inputs:
+    """Modulation (1,B,D) in place of copies (N,B,D), one for each token, which every layer would convert."""
+    x, rotary, modulation, *rest = inputs
+    return (x, rotary, [part[:1] for part in modulation], *rest)
 
 
 @contextmanager
