@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import torch
 
-from ..engine.models.header import Header
+from ..engine.models.registry import Detected
 from ..protocol.torch import device_of
 from .session import Session
+from .weight_dtype import DEFAULT
 
 ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def bytes_at(header: Header, dtype: str) -> int:
-    """Bytes of the file's weights at `dtype`; for "auto", as they are stored."""
-    if dtype not in ITEM_SIZES:
-        return sum(info.end - info.start for info in header.tensors.values())
-    return ITEM_SIZES[dtype] * sum(prod(info.shape) for info in header.tensors.values())
+def bytes_at(detected: Detected, dtype: str, weight_dtype: str, device: torch.device) -> int:
+    """Bytes of the file's weights on `device`, the engine's, at `dtype`; for "auto", as they are stored.
+
+    A CUDA device keeps quantised layers as they are stored, and matrices at a `weight_dtype` in fp8;
+    elsewhere weights are unpacked.
+    """
+    return sum(_sizes(detected, ITEM_SIZES.get(dtype, 0), weight_dtype != DEFAULT, device.type == "cuda"))
+
+
+def _sizes(detected: Detected, item: int, fp8: bool, keeps: bool) -> Iterator[int]:
+    for name, info in detected.contents.items():
+        layer = detected.layers.get(name)
+        if fp8 and keeps and len(info.shape) == 2 and not (layer and layer.parts):
+            yield prod(info.shape)
+        elif layer and (keeps or not item):
+            yield layer.nbytes
+        else:
+            yield item * prod(info.shape) or info.end - info.start
 
 
 def computes_on(session: Session, device: torch.device) -> bool:

@@ -6,17 +6,17 @@ import logging
 from typing import Any
 
 import comfy.model_management
-import folder_paths
 import torch
 from comfy.cli_args import args
 from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import io
 
 from ..engine.models.header import Header
+from ..engine.models.registry import Detected, detect
 from ..protocol.errors import UnsupportedRequestError
 from ..protocol.messages.common import ModelSettings
 from ..protocol.torch import device_of
-from . import boundary, model_file, skeleton
+from . import boundary, model_file, skeleton, weight_dtype
 from .choice import AUTO, EngineChoice
 from .compat import known
 from .eligibility import WRAPPER
@@ -28,8 +28,7 @@ from .remote import RemoteModel
 from .session import SESSIONS, Session
 from .whole_loop import sampler_sample
 
-WEIGHT_DTYPES = ["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"]
-UNSUPPORTED_FLAGS = ("fp64_unet", "fp8_e4m3fn_unet", "fp8_e5m2_unet", "fp8_e8m0fnu_unet")
+UNSUPPORTED_FLAGS = ("fp64_unet", "fp8_e8m0fnu_unet")
 
 
 class OutboardUNETLoader(io.ComfyNode):
@@ -43,9 +42,11 @@ class OutboardUNETLoader(io.ComfyNode):
             category="outboard",
             description="Loads a diffusion model in the Outboard engine, in place of Load Diffusion Model.",
             inputs=[
-                io.Combo.Input("unet_name", options=folder_paths.get_filename_list(model_file.FOLDER)),
+                io.Combo.Input("unet_name", options=model_file.names()),
                 io.Combo.Input(
-                    "weight_dtype", options=WEIGHT_DTYPES, **known(io.Combo.Input.__init__, advanced=True)
+                    "weight_dtype",
+                    options=weight_dtype.WEIGHT_DTYPES,
+                    **known(io.Combo.Input.__init__, advanced=True),
                 ),
                 EngineType.Input(
                     "engine", optional=True, tooltip="Which engine; without it, one on this machine."
@@ -56,29 +57,30 @@ class OutboardUNETLoader(io.ComfyNode):
 
     @classmethod
     def execute(cls, unet_name: str, weight_dtype: str, engine: EngineChoice | None = None) -> io.NodeOutput:
-        if weight_dtype != "default":
-            raise UnsupportedRequestError(
-                f"weight_dtype {weight_dtype} casts the weights to fp8, which the engine does not do yet.",
-                hint="Choose weight_dtype default, or use the stock loader (UNETLoader).",
-            )
-        return io.NodeOutput(load(unet_name, engine or EngineChoice()))
+        return io.NodeOutput(load(unet_name, engine or EngineChoice(), weight_dtype))
 
 
-def load(unet_name: str, choice: EngineChoice) -> OutboardPatcher:
+def load(unet_name: str, choice: EngineChoice, widget: str = weight_dtype.DEFAULT) -> OutboardPatcher:
     """A MODEL of the file that ComfyUI lists as `unet_name`, computed by the engine of `choice`.
 
-    Connects to the engine, starting it if need be. Raises ModelError for a file neither side can use,
-    EngineError for an engine that does not come up.
+    `widget`: UNETLoader's weight_dtype. Connects to the engine, starting it if need be. Raises ModelError for
+    a file neither side can use, EngineError for an engine that does not come up.
     """
     header = model_file.find(unet_name)
-    dtype = wanted_dtype(choice)
+    detected = detect(header)
+    chosen = weight_dtype.wanted(widget, detected)
+    plain = chosen == weight_dtype.DEFAULT and not weight_dtype.is_quantised(detected)
+    dtype = wanted_dtype(choice, plain=plain)
     load_device = comfy.model_management.get_torch_device()
     offload_device = comfy.model_management.unet_offload_device()
-    model = skeleton.build(header, getattr(torch, dtype, None), load_device, offload_device)
+    inside = weight_dtype.FP8.get(chosen) or getattr(torch, dtype, None)
+    model = skeleton.build(header, detected, inside, load_device, offload_device)
     session = SESSIONS.of(choice)
     if dtype == AUTO and device_of(session.welcome.device).type == load_device.type:
         dtype = computed_in(model)
-    model.outboard = _remote(unet_name, header, dtype, session)
+    held = weight_dtype.held(model, chosen)
+    settings = ModelSettings.model_validate({"dtype": dtype, "weight_dtype": held})
+    model.outboard = _remote(unet_name, header, detected, settings, session)
     model.outboard_local = computes_on(session, load_device)
     if not model.outboard_local:
         # Nothing is computed on this side: conditionings may always share a call, and no room is needed.
@@ -100,8 +102,11 @@ def computed_in(model: Any) -> str:
     return name if name in ITEM_SIZES else AUTO
 
 
-def wanted_dtype(choice: EngineChoice) -> str:
-    """The node's dtype, else what ComfyUI's own command line forces, else "auto"."""
+def wanted_dtype(choice: EngineChoice, *, plain: bool) -> str:
+    """The node's dtype, else what ComfyUI's own command line forces, else "auto".
+
+    plain: whether weights are held in the dtype they are computed in, which alone its --*-unet options set.
+    """
     for flag in UNSUPPORTED_FLAGS:
         if getattr(args, flag, False):
             raise UnsupportedRequestError(
@@ -111,13 +116,16 @@ def wanted_dtype(choice: EngineChoice) -> str:
     if choice.dtype != AUTO:
         return choice.dtype
     forced = {
-        "float32": args.force_fp32 or args.fp32_unet,
-        "bfloat16": args.bf16_unet,
-        "float16": args.fp16_unet,
+        "float32": args.force_fp32 or (plain and args.fp32_unet),
+        "bfloat16": plain and args.bf16_unet,
+        "float16": plain and args.fp16_unet,
     }
     return next((dtype for dtype, on in forced.items() if on), AUTO)
 
 
-def _remote(name: str, header: Header, dtype: str, session: Session) -> RemoteModel:
-    settings = ModelSettings.model_validate({"dtype": dtype})
-    return RemoteModel(session, model_file.reference(name, header), settings, bytes_at(header, dtype))
+def _remote(
+    name: str, header: Header, detected: Detected, settings: ModelSettings, session: Session
+) -> RemoteModel:
+    device = device_of(session.welcome.device)
+    footprint = bytes_at(detected, settings.dtype, settings.weight_dtype, device)
+    return RemoteModel(session, model_file.reference(name, header), settings, footprint)

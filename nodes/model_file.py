@@ -11,10 +11,20 @@ from ..engine.models.header import Header, read_header
 from ..protocol.messages.common import ModelRef
 
 FOLDER = "diffusion_models"
+GGUF = ".gguf"
+
+
+def names() -> list[str]:
+    """What ComfyUI lists, and the GGUF files of the same folders, which it leaves out."""
+    listed: set[str] = set(folder_paths.get_filename_list(FOLDER))
+    for folder in folder_paths.get_folder_paths(FOLDER):
+        found, _ = folder_paths.recursive_search(folder, excluded_dir_names=[".git"])
+        listed |= {name for name in found if name.endswith(GGUF)}
+    return sorted(listed)
 
 
 def find(name: str) -> Header:
-    """The header of the file that ComfyUI lists as `name`. Raises FileNotFoundError or a ModelError."""
+    """The header of a file by its name in `names`. Raises FileNotFoundError or a ModelError."""
     return read_header(Path(folder_paths.get_full_path_or_raise(FOLDER, name)))
 
 

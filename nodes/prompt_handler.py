@@ -14,6 +14,7 @@ from ..engine.models.header import read_header
 from ..engine.models.registry import detect
 from ..protocol.errors import OutboardError
 from . import model_file
+from .weight_dtype import WEIGHT_DTYPES
 
 SETTING = "Outboard.UseForAll"
 STOCK, OURS = "UNETLoader", "OutboardUNETLoader"
@@ -46,7 +47,7 @@ def _exchangeable(node: Any) -> bool:
         return False
     inputs = node.get("inputs", {})
     name = inputs.get("unet_name")
-    return isinstance(name, str) and inputs.get("weight_dtype") == "default" and _supported(name)
+    return isinstance(name, str) and inputs.get("weight_dtype") in WEIGHT_DTYPES and _supported(name)
 
 
 def _supported(name: str) -> bool:

@@ -3,51 +3,52 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import comfy.model_detection
 import comfy.model_management
-import comfy.utils
 import torch
 
-from ..engine.models.header import Header, TensorInfo
-from ..engine.models.registry import Detected, detect
+from ..engine.models.header import Header
+from ..engine.models.registry import Detected
 from ..protocol.errors import UnsupportedModelError
 from .compat import known
+from .weight_dtype import is_quantised
 
 TORCH_DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
     "F32": torch.float32,
     "F64": torch.float64,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
+"""What ComfyUI's choice of an inference dtype goes by."""
 #: Small tensors whose values ComfyUI looks at to tell what a model is: Z-Image's norms, for its dtypes.
 PROBED = re.compile(r"layers\.\d+\.ffn_norm1\.weight")
 LARGEST_PROBED = 2**16
 
 
 def build(
-    header: Header, dtype: torch.dtype | None, load_device: torch.device, offload_device: torch.device
+    header: Header,
+    detected: Detected,
+    dtype: torch.dtype | None,
+    load_device: torch.device,
+    offload_device: torch.device,
 ) -> Any:
     """ComfyUI's BaseModel for the file behind `header`, its DiT on meta and its model_sampling real.
 
-    dtype: the inference dtype, None for the one ComfyUI's own loader would choose. Raises
-    UnsupportedModelError for a family that the engine or this ComfyUI does not know, CheckpointError for
-    a damaged file.
+    dtype: the one its weights would have in ComfyUI, None for what ComfyUI's own loader would choose. A
+    quantised file has the shapes of its values. Raises UnsupportedModelError for a model that this ComfyUI
+    does not know.
     """
-    detected = detect(header)
     config, weights = _configured(header, detected)
     supported = list(config.supported_inference_dtypes)
     if dtype is None:
-        dtype = comfy.model_management.unet_dtype(
-            model_params=comfy.utils.calculate_parameters(weights),
-            supported_dtypes=supported,
-            weight_dtype=comfy.utils.weight_dtype(weights),
-        )
+        dtype = _chosen(header, detected, supported)
     cast = comfy.model_management.unet_manual_cast(dtype, load_device, supported)
     config.set_inference_dtype(dtype, cast, **known(config.set_inference_dtype, device=load_device))
     try:
@@ -59,7 +60,7 @@ def build(
 
 
 def _configured(header: Header, detected: Detected) -> tuple[Any, dict[str, torch.Tensor]]:
-    weights = {name: _weight(header, name, info) for name, info in detected.contents.items()}
+    weights = {name: _weight(header, detected, name) for name in detected.contents}
     recognise = comfy.model_detection.model_config_from_unet
     config = recognise(weights, "", **known(recognise, metadata=dict(header.metadata)))
     if config is None:
@@ -69,14 +70,29 @@ def _configured(header: Header, detected: Detected) -> tuple[Any, dict[str, torc
     return config, weights
 
 
-def _weight(header: Header, name: str, info: TensorInfo) -> torch.Tensor:
-    dtype = TORCH_DTYPES[info.dtype]
-    if not PROBED.fullmatch(name) or not 0 < info.end - info.start <= LARGEST_PROBED:
-        return torch.empty(info.shape, dtype=dtype, device="meta")
+def _chosen(header: Header, detected: Detected, supported: Sequence[torch.dtype]) -> torch.dtype:
+    """By the number of stored elements, and by the dtype of most of them unless layers are quantised."""
+    sizes: Counter[str] = Counter()
+    for key, info in header.tensors.items():
+        if key.startswith(detected.prefix):
+            sizes[info.dtype] += prod(info.shape)
+    stored = None if is_quantised(detected) else TORCH_DTYPES.get(max(sizes, key=sizes.__getitem__))
+    chosen: torch.dtype = comfy.model_management.unet_dtype(
+        model_params=sizes.total(), supported_dtypes=list(supported), weight_dtype=stored
+    )
+    return chosen
+
+
+def _weight(header: Header, detected: Detected, name: str) -> torch.Tensor:
+    shape, info = detected.contents[name].shape, header.tensors[detected.stored[name]]
+    dtype = TORCH_DTYPES.get(info.dtype)
+    if dtype is None or not PROBED.fullmatch(name) or not 0 < info.end - info.start <= LARGEST_PROBED:
+        return torch.empty(shape, dtype=dtype or torch.bfloat16, device="meta")
     with header.path.open("rb") as file:
         file.seek(header.data_start + info.start)
         raw = bytearray(file.read(info.end - info.start))
-    return torch.frombuffer(raw, dtype=dtype).reshape(info.shape)
+    values = torch.frombuffer(raw, dtype=dtype).reshape(shape)
+    return values.float() if dtype.itemsize == 1 else values
 
 
 def _unknown(header: Header, detected: Detected) -> UnsupportedModelError:

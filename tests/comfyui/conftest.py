@@ -16,7 +16,7 @@ import pytest
 
 from comfyui import files
 from comfyui.graphs import Subject
-from comfyui.pairs import Build, Pair, run_pair
+from comfyui.pairs import DEFAULT, Build, Pair, run_pair
 from comfyui.server import ComfyServer, environment
 from comfyui.table import TABLE
 
@@ -122,12 +122,12 @@ def comfy(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Iterator[C
 
 
 @pytest.fixture
-def compare(comfy: ComfyServer, request: pytest.FixtureRequest) -> Callable[[Subject, Build, str], Pair]:
+def compare(comfy: ComfyServer, request: pytest.FixtureRequest) -> Callable[..., Pair]:
     """Run a graph with both loaders and require the same latent; the difference is in the summary."""
     measured = request.config.stash.setdefault(MEASURED, Measured())
 
-    def compared(subject: Subject, build: Build, path: str) -> Pair:
-        pair = run_pair(comfy, subject.file, build)
+    def compared(subject: Subject, build: Build, path: str, weight_dtype: str = DEFAULT) -> Pair:
+        pair = run_pair(comfy, subject.file, build, weight_dtype)
         measured.add(f"{subject.kind} {path}", pair.difference, request.node.name)
         assert pair.difference <= subject.tolerance, f"{pair.difference:.2e} apart"
         assert pair.report["path"] == path, pair.report["reason"]

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from comfyui import shapes
+from comfyui import quantised, shapes
 from comfyui.families import LTX, SMALL, WAN
 from comfyui.shapes import Shapes
 
@@ -30,6 +30,7 @@ def make(models: Path) -> None:
     save_file(
         {f"model.diffusion_model.{key}": value for key, value in flux.items()}, unets / "prefixed.safetensors"
     )
+    quantised.make(unets, flux)
     save_file(weights(shapes.ernie(HIDDEN, 2, 256, CONTEXT), seed=2), unets / "tiny-ernie.safetensors")
     for seed, (name, small) in enumerate(SMALL.items(), start=100):
         save_file(weights(small.shapes, seed), unets / name)

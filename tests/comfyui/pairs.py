@@ -15,6 +15,7 @@ from comfyui.server import ComfyServer, Outcome
 
 #: Builds a graph on a loader's output and returns the latent to compare.
 Build = Callable[[Graph, Link], Link]
+DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,18 @@ class Pair:
         return float((self.stock - self.ours).abs().max() / self.stock.abs().max())
 
 
-def run_pair(server: ComfyServer, file: str, build: Build) -> Pair:
+def run_pair(server: ComfyServer, file: str, build: Build, weight_dtype: str = DEFAULT) -> Pair:
     """Both runs; an error in either fails the test with its message."""
-    stock, _ = run_one(server, "UNETLoader", file, build)
-    ours, report = run_one(server, "OutboardUNETLoader", file, build)
+    stock, _ = run_one(server, "UNETLoader", file, build, weight_dtype)
+    ours, report = run_one(server, "OutboardUNETLoader", file, build, weight_dtype)
     return Pair(stock, ours, json.loads(report))
 
 
-def run_one(server: ComfyServer, loader: str, file: str, build: Build) -> tuple[torch.Tensor, str]:
+def run_one(
+    server: ComfyServer, loader: str, file: str, build: Build, weight_dtype: str = DEFAULT
+) -> tuple[torch.Tensor, str]:
     graph = Graph()
-    latent = build(graph, graph.add(loader, unet_name=file, weight_dtype="default"))
+    latent = build(graph, graph.add(loader, unet_name=file, weight_dtype=weight_dtype))
     save = saved(graph, latent, "pair")
     report = graph.add("OutboardReport", latent=latent) if loader.startswith("Outboard") else None
     done = succeeded(server.run(graph.nodes))

@@ -34,12 +34,14 @@ def probe(file: str) -> dict[str, Any]:
     import torch
 
     from outboard.engine.models.header import read_header
+    from outboard.engine.models.registry import detect
     from outboard.nodes import skeleton
 
     cpu = torch.device("cpu")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    model = skeleton.build(read_header(Path(file)), torch.bfloat16, cpu, cpu)
+    header = read_header(Path(file))
+    model = skeleton.build(header, detect(header), torch.bfloat16, cpu, cpu)
     seconds = time.perf_counter() - began
     weights = list(model.diffusion_model.parameters())
     found = {

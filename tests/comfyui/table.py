@@ -19,8 +19,8 @@ HEAD = """# Official templates
 
 The MODEL path of each official ComfyUI template for our families (loaders, model nodes, guider, scheduler,
 sampler, with their widgets), run in a real ComfyUI with *Use Outboard for every diffusion model* on. Each
-file is a small random one of its family, in bf16 and under its own name, whatever the published one is
-quantised as; text, latents and pictures are stand-ins of the right shapes.
+file is a small random one of its family under its own name, in bf16, or in plain, scaled or described
+fp8 as the name tells (int8 is not imitated); text, latents and pictures are stand-ins of the right shapes.
 
 A template that is refused by name runs once the named nodes are taken out. "Left out" are nodes on the way
 that need a part these runs do not have. Templates of other families stay with the stock loader.

@@ -80,8 +80,8 @@ def test_a_noise_mask(compare: Compare, subject: Subject) -> None:
 
 @EVERY
 def test_step_by_step(compare: Compare, subject: Subject) -> None:
-    pair = compare(subject, over(subject, sampler_name="dpm_2", cfg=4.0), "per_step")
-    assert pair.report["reason"] == "sampler dpm_2"
+    pair = compare(subject, over(subject, sampler_name="euler_cfg_pp", cfg=4.0), "per_step")
+    assert pair.report["reason"] == "sampler euler_cfg_pp"
 
 
 METHODS = [

@@ -29,15 +29,15 @@ NODES = {
 
 
 def widgets(info: dict[str, Any]) -> dict[str, Any]:
-    """The required inputs of a node: names in order, with their choices or limits."""
+    """The required inputs of a node: names in order, with their choices, GGUF files aside, or limits."""
     found = {}
     for name, (kind, *options) in info["input"]["required"].items():
         limits = options[0] if options else {}
-        choices = limits.get("options") if kind == "COMBO" else None
+        choices = kind if isinstance(kind, list) else limits.get("options")
         plain = kind if isinstance(kind, str) and kind != "COMBO" else "COMBO"
         found[name] = (
             plain,
-            choices or (kind if isinstance(kind, list) else None),
+            [choice for choice in choices or () if not str(choice).endswith(".gguf")],
             limits.get("default"),
             limits.get("max"),
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from comfyui import quantised
 from comfyui.families import WAN
 from comfyui.files import LTX2, VACE
 from comfyui.graphs import FLUX, Graph, Link, sampled, saved
@@ -107,11 +108,12 @@ def test_saving_is_refused(comfy: ComfyServer) -> None:
     assert "cannot be saved" in refused(comfy, graph)
 
 
-@pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"])
-def test_a_cast_to_fp8_is_refused(comfy: ComfyServer, dtype: str) -> None:
+def test_a_gguf_file_is_not_rounded_to_fp8(comfy: ComfyServer) -> None:
     graph = Graph()
-    model = graph.add("OutboardUNETLoader", unet_name=FLUX.file, weight_dtype=dtype)
-    assert dtype in refused(comfy, with_model(graph, model))
+    model = graph.add("OutboardUNETLoader", unet_name=quantised.GGUF, weight_dtype="fp8_e5m2")
+    message = refused(comfy, with_model(graph, model))
+    assert "fp8_e5m2" in message
+    assert quantised.GGUF in message
 
 
 @pytest.mark.parametrize(("file", "title"), [(VACE, "Wan VACE"), (LTX2, "LTX-2")])

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
-from comfyui import files, shapes
+from comfyui import files, quantised, shapes
 from comfyui.conftest import REPOSITORY, comfy_python, comfy_tree
 from comfyui.families import CHROMA, FLUX2, HUNYUAN, LTX, QWEN, SD3, SMALL, WAN, WAN_5B, WAN_IMAGE, Z_IMAGE
 from comfyui.graphs import Subject
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(180)]
 
-PROBE = Path(__file__).with_name("skeleton_probe.py")
+PROBE, DTYPES = (Path(__file__).with_name(name) for name in ("skeleton_probe.py", "dtype_probe.py"))
 FLUX_WEIGHTS = 11_901_408_320
 WAN_14B = {"num_attention_heads": 40, "num_layers": 40, "ffn_dim": 13824}
 #: ComfyUI's class for a file of the published size, and what of the small one that size changes.
@@ -69,11 +70,11 @@ PUBLISHED: Mapping[str, tuple[Subject, Mapping[str, Any]]] = {
 }
 
 
-def probe(folder: Path, *paths: Path) -> list[dict[str, Any]]:
-    command = [str(comfy_python()), str(PROBE), str(comfy_tree()), str(REPOSITORY), *map(str, paths)]
+def probe(folder: Path, *paths: Path, script: Path = PROBE) -> list[Any]:
+    command = [str(comfy_python()), str(script), str(comfy_tree()), str(REPOSITORY), *map(str, paths)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert run.returncode == 0, run.stderr[-3000:]
-    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith(("{", "["))]
 
 
 def test_flux_of_24_gb_is_a_model_in_a_second_and_50_megabytes(tmp_path: Path) -> None:
@@ -106,3 +107,24 @@ def test_every_family_is_a_model_at_its_published_size(tmp_path: Path) -> None:
         assert model["weights"] * 2 == pytest.approx(size, rel=1e-3)
         assert model["seconds"] < 5.0
     assert "torch.float16" in found["Lumina2"]["dtypes"], "the norms that allow fp16 were not read"
+
+
+def test_a_quantised_file_has_the_dtypes_comfyui_gives_it_on_any_device(tmp_path: Path) -> None:
+    flux = files.weights(shapes.flux(128, 2, 2, 48, 24), seed=1)
+    quantised.make(tmp_path, flux)
+    save_file(flux, tmp_path / "bf16.safetensors")
+    save_file({key: value.half() for key, value in flux.items()}, tmp_path / "fp16.safetensors")
+    found = probe(tmp_path, *sorted(tmp_path.rglob("*.*")), script=DTYPES)
+    assert len(found) == 4 * 9
+    blocks = Path(quantised.GGUF).name
+    assert [entry for entry in found if entry[0] != blocks and entry[2] != entry[3]] == []
+    told = {(name, device): weight_dtype for name, device, _, _, weight_dtype in found}
+    assert {key for key, value in told.items() if value != "default"} == {(quantised.PLAIN_FP8, "hopper")}
+    assert told[quantised.PLAIN_FP8, "hopper"] == "fp8_e4m3fn"
+    computed = {device: ours[1] for name, device, _, ours, _ in found if name == blocks}
+    assert computed == {
+        "cpu": "torch.float32",
+        "ampere": "torch.bfloat16",
+        "hopper": "torch.bfloat16",
+        "turing": "torch.float16",
+    }

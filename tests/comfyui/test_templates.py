@@ -1,6 +1,7 @@
 """The official templates: the MODEL path of each runs in the engine, or is refused by the name of a node.
 
-"Use Outboard for every diffusion model" is on, and each file is a small one of its family under its own name.
+"Use Outboard for every diffusion model" is on, and each file is a small one of its family under its own name,
+in the layout of fp8 that the name tells.
 The latents must be those of the same graph with the setting off.
 With OUTBOARD_WRITE_DOCS set, the table goes to docs/templates.md.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from comfyui import files, templates
+from comfyui import files, quantised, templates
 from comfyui.conftest import REPOSITORY
 from comfyui.graphs import Graph, Subject
 from comfyui.model_path import ModelPath
@@ -149,7 +150,7 @@ def provide(models: Path, nodes: Mapping[str, Node], info: Mapping[str, Any]) ->
         for file in path.files(node):
             found = templates.stand_in(file)
             if found is not None and not (unets / file).exists():
-                os.link(unets / found[1], unets / file)
+                save_file(dict(quantised.named(file, load_file(unets / found[1]))), unets / file)
             if found is not None and node.type.startswith("LoraLoader"):
                 lora = loras / path.widgets(node)["lora_name"]
                 lora.parent.mkdir(parents=True, exist_ok=True)

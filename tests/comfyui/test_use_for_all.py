@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from comfyui import quantised
 from comfyui.files import VACE
 from comfyui.graphs import FLUX, Graph, sampled, saved
 from comfyui.pairs import succeeded
@@ -70,9 +71,12 @@ def test_a_file_of_another_family_stays_with_the_stock_loader(comfy: ComfyServer
 
 
 @pytest.mark.usefixtures("use_for_all")
-def test_a_cast_to_fp8_stays_with_the_stock_loader(comfy: ComfyServer) -> None:
-    done, _ = run(comfy, seed=102, weight_dtype="fp8_e4m3fn")
-    assert loader_in_history(comfy, done) == "UNETLoader"
+@pytest.mark.parametrize("file", [FLUX.file, quantised.OLD_FP8])
+def test_fp8_runs_in_the_engine_when_it_is_on(comfy: ComfyServer, file: str) -> None:
+    done, report = run(comfy, seed=102, file=file, weight_dtype="fp8_e4m3fn")
+    succeeded(done)
+    assert "whole_loop" in report
+    assert loader_in_history(comfy, done) == "OutboardUNETLoader"
 
 
 def test_the_panel_sees_the_setting(comfy: ComfyServer, use_for_all: None) -> None:
