@@ -1,4 +1,4 @@
-"""One step of each model family against ComfyUI's own module, and against diffusers' without our savings.
+"""One step of each model family against ComfyUI's own module, and against diffusers' with torch's attention.
 
 All sides hold the same weights, are asked at the same point and take turns in one run, on one thread of the
 CPU; a ratio counts only between outputs that agree.
@@ -151,8 +151,8 @@ def _contest(
     files.write(subject, family, dtype)
     ours = load(files.weights, dtype=dtype, device=CPU, config=subject.config)
     sides: dict[str, Side] = {
-        "ours": Ours(ours, files.inputs),
         "diffusers": Ours(_untouched(ours, family, subject), files.inputs),
+        "ours": Ours(ours, files.inputs),
     }
     if comfyui is not None:
         theirs = Theirs(comfyui, subject, dtype, files)
@@ -182,7 +182,10 @@ def _check_agreement(outputs: Mapping[str, torch.Tensor], dtype: torch.dtype, su
 
 
 def _take_turns(sides: Mapping[str, Side], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each turn; every other round runs the other way, so that no side always follows another."""
+    """Seconds of each turn; every other round runs the other way, so that no side always follows another.
+
+    Ours stands in the middle, next to both it is compared with.
+    """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(pairs):
         for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
