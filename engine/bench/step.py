@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import cycle, islice, permutations
 from math import nan
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from .row import Row
 from .subjects import SUBJECTS, Subject
 from .weights import published_shapes, random_weights
 
-PAIRS = 9
+PAIRS = 12
 TARGET = 1.0
 DTYPES = (torch.float32, torch.bfloat16)
 #: How far outputs may be apart, relative, before they count as different computations.
@@ -182,14 +183,11 @@ def _check_agreement(outputs: Mapping[str, torch.Tensor], dtype: torch.dtype, su
 
 
 def _take_turns(sides: Mapping[str, Side], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each turn; every other round runs the other way, so that no side always follows another.
-
-    Ours stands in the middle, next to both it is compared with.
-    """
+    """Seconds of each turn; the rounds go through every order, so that each side follows each as often."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(pairs):
-        for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
-            taken[name].append(side.step())
+    for order in islice(cycle(permutations(sides)), pairs):
+        for name in order:
+            taken[name].append(sides[name].step())
     return taken
 
 
