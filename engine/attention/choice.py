@@ -11,14 +11,14 @@ import torch
 
 from .kernels import FUSED, Kernel, kernels_of
 
-REPEATS = 3
-#: Queries that are measured with; all heads and keys are.
-QUERIES = 512
+REPEATS = 4
+#: Queries that are measured with, after a trial with a few; all heads and keys are.
+QUERIES, TRIAL = 1024, 64
 #: A kernel replaces the preferred one only when it takes less than this share of its time: what is as good as
 #: even must not be decided by chance, since kernels round differently.
-MARGIN = 0.85
-#: After its first call a kernel this many times slower than the best is not measured further.
-HOPELESS = 3.0
+MARGIN = 0.7
+#: A kernel this many times slower than the best in the trial is not measured further.
+HOPELESS = 5.0
 
 
 class Size(NamedTuple):
@@ -50,7 +50,7 @@ class Choice:
         size = Size.of(query, key)
         if size not in self._kernels:
             candidates = kernels_of(query.device)
-            self.names[size] = fastest(candidates, query[:, :, :QUERIES], key, value)
+            self.names[size] = fastest(candidates, query, key, value)
             self._kernels[size] = candidates[self.names[size]]
         return self._kernels[size]
 
@@ -58,30 +58,37 @@ class Choice:
 def fastest(
     candidates: Mapping[str, Kernel], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> str:
-    """Name of the kernel that takes the least time, in favour of the first."""
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    seconds: dict[str, float] = {}
-    for name, kernel in candidates.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                seconds[name] = _measure(kernel, query, key, value, min(seconds.values(), default=0.0))
-            except RuntimeError:
-                continue  # it does not know this dtype or width
-    best = min(seconds, key=seconds.__getitem__, default=FUSED)
+    """Name of the kernel that takes the least time, in favour of the first; they take turns."""
     preferred = next(iter(candidates))
+    able = _able(candidates, query[:, :, :TRIAL], key, value)
+    if not able:
+        return FUSED
+    if len(able) == 1:
+        return next(iter(able))
+    seconds = dict.fromkeys(able, float("inf"))
+    for _ in range(REPEATS):
+        for name, kernel in able.items():
+            seconds[name] = min(seconds[name], _seconds(kernel, query[:, :, :QUERIES], key, value))
+    best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] < MARGIN * seconds.get(preferred, float("inf")) else preferred
 
 
-def _measure(
-    kernel: Kernel, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, best: float
-) -> float:
-    """Least seconds of a few calls after a first one, which also makes a kernel build what it needs."""
-    first = _seconds(kernel, query, key, value)
-    if best and query.device.type == "cpu" and first > HOPELESS * best:
-        return first
-    return min(_seconds(kernel, query, key, value) for _ in range(REPEATS))
+def _able(
+    candidates: Mapping[str, Kernel], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Mapping[str, Kernel]:
+    """Those that know the dtype and width and are not hopelessly slow, by a second call with few queries."""
+    if len(candidates) == 1:
+        return candidates
+    seconds: dict[str, float] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, kernel in candidates.items():
+            try:
+                seconds[name] = min(_seconds(kernel, query, key, value) for _ in range(2))
+            except RuntimeError:
+                continue
+    limit = HOPELESS * min(seconds.values(), default=0.0)
+    return {name: candidates[name] for name, needed in seconds.items() if needed <= limit}
 
 
 def _seconds(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> float:

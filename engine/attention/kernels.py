@@ -16,8 +16,8 @@ torch_attention = functional.scaled_dot_product_attention
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "float | None"], torch.Tensor]
 
 FUSED = "fused"
-#: Bytes that `explicit` gives to a piece of the score matrix.
-SCORES = 64 << 20
+#: Bytes of scores that `explicit` holds at a time for each thread: what a processor's cache takes.
+SCORES = 8 << 20
 
 
 def fused(
@@ -33,7 +33,7 @@ def explicit(
     """Product, softmax, product, for as many queries at a time as `SCORES` bytes of scores allow."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     queries, keys, values = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
-    rows = max(1, SCORES // (len(keys) * keys.shape[2] * query.itemsize))
+    rows = max(1, SCORES * torch.get_num_threads() // (len(keys) * keys.shape[2] * query.itemsize))
     unread = query.new_empty(1, 1, 1)
     pieces = [
         torch.baddbmm(unread, piece, keys, beta=0, alpha=scale).softmax(-1) @ values

@@ -1,4 +1,4 @@
-"""One step of each model family against ComfyUI's own module, and against diffusers' without our savings.
+"""One step of each model family against ComfyUI's own module, and against diffusers' with torch's attention.
 
 All sides hold the same weights, are asked at the same point and take turns in one run, on one thread of the
 CPU; a ratio counts only between outputs that agree.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import cycle, islice, permutations
 from math import nan
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from .row import Row
 from .subjects import SUBJECTS, Subject
 from .weights import published_shapes, random_weights
 
-PAIRS = 9
+PAIRS = 12
 TARGET = 1.0
 DTYPES = (torch.float32, torch.bfloat16)
 #: How far outputs may be apart, relative, before they count as different computations.
@@ -151,8 +152,8 @@ def _contest(
     files.write(subject, family, dtype)
     ours = load(files.weights, dtype=dtype, device=CPU, config=subject.config)
     sides: dict[str, Side] = {
-        "ours": Ours(ours, files.inputs),
         "diffusers": Ours(_untouched(ours, family, subject), files.inputs),
+        "ours": Ours(ours, files.inputs),
     }
     if comfyui is not None:
         theirs = Theirs(comfyui, subject, dtype, files)
@@ -182,11 +183,11 @@ def _check_agreement(outputs: Mapping[str, torch.Tensor], dtype: torch.dtype, su
 
 
 def _take_turns(sides: Mapping[str, Side], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each turn; every other round runs the other way, so that no side always follows another."""
+    """Seconds of each turn; the rounds go through every order, so that each side follows each as often."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(pairs):
-        for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
-            taken[name].append(side.step())
+    for order in islice(cycle(permutations(sides)), pairs):
+        for name in order:
+            taken[name].append(sides[name].step())
     return taken
 
 

@@ -19,6 +19,12 @@ def waves(ids: torch.Tensor, axes: Sequence[int], theta: float) -> tuple[torch.T
     return turned.real, turned.imag
 
 
+def rotate(x: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    """Queries or keys (B,N,heads,D) by complex (N,D/2), pairs of channels being numbers; fp32 within."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turned[None, :, None]).flatten(3).type_as(x)
+
+
 def _angles(position: torch.Tensor, width: int, theta: float) -> torch.Tensor:
     # In fp64, on the host where the device has none: in fp32 the angle of a far token is 1e-4 and more off.
     device = torch.device("cpu") if position.device.type == "mps" else position.device

@@ -22,7 +22,8 @@ from .keymap import Copy
 from .patches import completed
 from .positions import Rope
 from .requests import check_channels, text_of
-from .rotary import waves
+from .rotary import turns
+from .wan_attention import SelfAttention
 
 PATCH = 2
 HEAD_DIM = 128
@@ -82,16 +83,15 @@ class Rotary(nn.Module):
         plane = 2 * (head_dim // 6)
         self.axes = (head_dim - 2 * plane, plane, plane)
 
-    def forward(self, latent: torch.Tensor, rope: Rope | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines (1,N,1,head_dim) for a latent (B,C,T,H,W) of whole patches."""
+    def forward(self, latent: torch.Tensor, rope: Rope | None = None) -> torch.Tensor:
+        """Complex turns (N, head_dim/2) for a latent (B,C,T,H,W) of whole patches."""
         rope = rope or Rope()
         frames, height, width = latent.shape[2:]
         time = torch.arange(frames, device=latent.device) * rope.scale_t + rope.shift_t
         rows = torch.arange(height // PATCH, device=latent.device) * rope.scale_y + rope.shift_y
         columns = torch.arange(width // PATCH, device=latent.device) * rope.scale_x + rope.shift_x
         ids = torch.cartesian_prod(time.float(), rows.float(), columns.float())
-        cosines, sines = waves(ids, self.axes, THETA)
-        return cosines[None, :, None], sines[None, :, None]
+        return turns(ids, self.axes, THETA)
 
 
 class Sinusoid(nn.Module):
@@ -170,6 +170,8 @@ class Wan:
     def build(self, config: Config) -> nn.Module:
         module: Any = transformers.build(self.transformer, config)
         module.rope = Rotary(module.config.attention_head_dim)
+        for block in module.blocks:
+            block.attn1.processor = SelfAttention()
         embedder = module.condition_embedder
         embedder.timesteps_proj = Sinusoid(module.config.freq_dim)
         if embedder.image_embedder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.engine.models.rotary import turns, waves
+from outboard.engine.models.rotary import rotate, turns, waves
 
 IDS = torch.tensor([[0.0, 0.0], [3.0, -2.0], [0.0, 100_000.0]])
 
@@ -27,3 +27,12 @@ def test_waves_are_the_same_twice_in_a_row() -> None:
     assert torch.equal(cosines[:, ::2], turned.real)
     assert torch.equal(cosines[:, 1::2], turned.real)
     assert torch.equal(sines[:, 1::2], turned.imag)
+
+
+def test_rotation_turns_pairs_of_channels_and_keeps_the_dtype() -> None:
+    x = torch.randn(2, len(IDS), 3, 8, generator=torch.Generator().manual_seed(0))
+    cosines, sines = waves(IDS, (4, 4), 100.0)
+    crossed = torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(3)
+    expected = x * cosines[None, :, None] + crossed * sines[None, :, None]
+    torch.testing.assert_close(rotate(x, turns(IDS, (4, 4), 100.0)), expected)
+    assert rotate(x.bfloat16(), turns(IDS, (4, 4), 100.0)).dtype == torch.bfloat16
