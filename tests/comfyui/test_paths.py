@@ -179,15 +179,28 @@ def controlled(graph: Graph) -> tuple[Link, Link]:
     return both, out(both, 1)
 
 
-@pytest.mark.parametrize("subject", [DIGITS, FLUX, ERNIE], ids=["digits", "flux", "ernie"])
-def test_both_paths_draw_the_same(comfy: ComfyServer, subject: Subject) -> None:
+# dpm_adaptive's step lengths magnify the rounding of two networks; with one network it is exact.
+@pytest.mark.parametrize(
+    ("subject", "sampler"),
+    [(DIGITS, "euler"), (FLUX, "euler"), (ERNIE, "euler"), (FLUX, "dpm_adaptive")],
+    ids=["digits", "flux", "ernie", "dpm_adaptive"],
+)
+def test_both_paths_draw_the_same(comfy: ComfyServer, subject: Subject, sampler: str) -> None:
     def over(path: str) -> Build:
         def build(graph: Graph, model: Link) -> Link:
             settings = graph.add("OutboardSettings", path=path)
             texts = subject.text(graph, 1), subject.text(graph, 2)
             latent = subject.latent(graph, seed=4, batch=2)
             return sampled(
-                graph, model, *texts, latent, node="OutboardKSampler", settings=settings, cfg=4.0, denoise=0.8
+                graph,
+                model,
+                *texts,
+                latent,
+                node="OutboardKSampler",
+                settings=settings,
+                sampler_name=sampler,
+                cfg=4.0,
+                denoise=0.8,
             )
 
         return build

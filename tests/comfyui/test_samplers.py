@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 SAMPLERS = ("euler", "euler_ancestral", "heun", "dpmpp_2m", "res_multistep", "lcm", "ddim", "uni_pc")
 MORE = (
-    *("dpm_2", "dpm_fast", "dpm_adaptive", "dpmpp_2s_ancestral", "dpmpp_sde", "dpmpp_3m_sde_gpu"),
+    *("dpm_2", "dpm_fast", "dpmpp_2s_ancestral", "dpmpp_sde", "dpmpp_3m_sde_gpu"),
     *("ddpm", "deis", "er_sde", "seeds_3", "sa_solver"),
 )
 Compare = Callable[[Subject, Build, str], Pair]

@@ -29,7 +29,7 @@ def files() -> dict[str, dict[str, Any]]:
         json.dumps([case["ckpt_files"], case["ckpt_drop_prefixes"]]): case for case in entries("dit_case")
     }
     named = {f"{case['family']}-{case['case']}": case for case in cases.values()}
-    return named | {Path(case["path"]).stem: case for case in entries("quant_model")}
+    return named | {Path(case["path"]).stem: case for case in entries("quant_model", absent_ok=True)}
 
 
 def header_of(case: Mapping[str, Any], folder: Path) -> Header:
