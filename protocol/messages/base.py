@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf
 
@@ -21,10 +21,6 @@ class Message(Record):
 
     type: ClassVar[str]
     terminal: ClassVar[bool] = False
-
-    def fields(self) -> dict[str, Any]:
-        """The body, one level deep: field name -> value, tensors left as they are."""
-        return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 _DIGEST = r"[0-9a-f]{32}"
