@@ -19,10 +19,10 @@ from .packing import BodyPacker, BodyReader, read_tensors
 from .transport import Frame, Placer, SegmentOpener
 from .version import PROTOCOL_VERSION, compatible
 
-_VERSION = r"[0-9]{1,5}\.[0-9]{1,5}"
-_NAME = r"[A-Za-z0-9_.:-]{1,128}"
-#: Version, type, id and session, a line each: one match instead of four on the way of every message.
-_HEAD = re.compile(rf"{_VERSION}\n{_NAME}\n(?:{_NAME})?\n(?:{_NAME})?")
+_VERSION = re.compile(r"[0-9]{1,5}\.[0-9]{1,5}")
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+#: A header is small; msgpack's own first buffer, 256 KiB, would be mapped and unmapped for every message.
+_BUFFER = 4096
 
 
 class Envelope(NamedTuple):
@@ -42,12 +42,6 @@ class Peek(NamedTuple):
     version: str
 
 
-class _Header(NamedTuple):
-    peek: Peek
-    body: dict[str, Any]
-    tensors: list[Any]
-
-
 def encode(envelope: Envelope, placer: Placer | None = None, limits: WireLimits = DEFAULT) -> list[Frame]:
     """Frames of a message: the header, then each tensor that `placer` did not put into shared memory.
 
@@ -63,7 +57,7 @@ def encode(envelope: Envelope, placer: Placer | None = None, limits: WireLimits 
         "tensors": packer.tensors,
     }
     try:
-        raw = msgpack.packb(header)
+        raw = msgpack.packb(header, buf_size=_BUFFER)
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"{envelope.message.type} cannot be sent: {clip(error)}") from error
     if len(raw) > limits.header:
@@ -80,25 +74,24 @@ def decode(
 
     Raises ProtocolError (VersionError, LimitError) for anything SPEC.md does not allow.
     """
-    header = _read_header(frames, limits)
-    peeked = header.peek
-    if not compatible(PROTOCOL_VERSION, peeked.version):
+    top = _read_header(frames, limits)
+    kind, request, session, version = _head(top)
+    if version != PROTOCOL_VERSION and not compatible(PROTOCOL_VERSION, version):
         raise VersionError(
-            f"the peer speaks protocol {peeked.version}, this side {PROTOCOL_VERSION}",
+            f"the peer speaks protocol {version}, this side {PROTOCOL_VERSION}",
             hint="Update the older of the two installations.",
         )
-    record = MESSAGES.get(peeked.type)
+    record = MESSAGES.get(kind)
     if record is None:
-        raise ProtocolError(f"unknown message type {clip(peeked.type)!r}")
-    views = [_row(frame) for frame in frames[1:]]
-    tensors = read_tensors(header.tensors, views, opener, limits)
-    body = BodyReader(tensors, limits).read(header.body)
-    return Envelope(_validate(record, body), peeked.id, peeked.session)
+        raise ProtocolError(f"unknown message type {clip(kind)!r}")
+    tensors = read_tensors(top["tensors"], [_row(frame) for frame in frames[1:]], opener, limits)
+    body = BodyReader(tensors, limits).read(top["body"])
+    return Envelope(_validate(record, body), request, session)
 
 
 def peek(frames: Sequence[Frame], limits: WireLimits = DEFAULT) -> Peek:
     """Type, id and session of a message of any version and any type; ProtocolError when there are none."""
-    return _read_header(frames, limits).peek
+    return Peek(*_head(_read_header(frames, limits)))
 
 
 def _row(frame: Frame) -> memoryview:
@@ -108,14 +101,16 @@ def _row(frame: Frame) -> memoryview:
 
 def _validate(record: type[Message], body: dict[str, Any]) -> Message:
     try:
-        return record.model_validate(body, strict=True)
+        message: Message = record.__pydantic_validator__.validate_python(body, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(clip(part, 40) for part in first["loc"][:8])
         raise ProtocolError(f"{record.type}: {where}: {clip(first['msg'])}") from None
+    return message
 
 
-def _read_header(frames: Sequence[Frame], limits: WireLimits) -> _Header:
+def _read_header(frames: Sequence[Frame], limits: WireLimits) -> dict[str, Any]:
+    """The header's map, with a map as its body and a list of tensors; `_head` checks the rest."""
     if not frames:
         raise ProtocolError("a message has at least one frame")
     if len(frames) > limits.tensors + 1:
@@ -123,23 +118,30 @@ def _read_header(frames: Sequence[Frame], limits: WireLimits) -> _Header:
     top = _unpack(frames[0], limits)
     if not isinstance(top, dict):
         raise ProtocolError("the header must be a map")
-    head = _head(top)
-    body, tensors = top.get("body"), top.get("tensors")
-    if not isinstance(body, dict) or not isinstance(tensors, list):
+    if not isinstance(top.get("body"), dict) or not isinstance(top.get("tensors"), list):
         raise ProtocolError("the header needs a map 'body' and a list 'tensors'")
-    return _Header(head, body, tensors)
+    return top
 
 
-def _head(top: dict[str, Any]) -> Peek:
-    kind, request, session, version = map(top.get, ("type", "id", "session", "outboard"))
+def _head(top: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Type, id, session and version."""
+    kind, request = top.get("type"), top.get("id")
+    session, version = top.get("session"), top.get("outboard")
     if not (isinstance(kind, str) and isinstance(request, str)):
         raise ProtocolError("the header needs texts 'type' and 'id'")
     if not (isinstance(session, str) and isinstance(version, str)):
         raise ProtocolError("the header needs texts 'session' and 'outboard'")
-    head = Peek(kind, request, session, version)
-    if not _HEAD.fullmatch(f"{head.version}\n{head.type}\n{head.id}\n{head.session}"):
-        raise ProtocolError(f"no version, type, id and session of a message: {clip(tuple(head))}")
-    return head
+    known = kind in MESSAGES and version == PROTOCOL_VERSION
+    if not (known or (_VERSION.fullmatch(version) and _NAME.fullmatch(kind))):
+        raise ProtocolError(f"no version and type of a message: {clip((version, kind))}")
+    if not (_is_name(request) and _is_name(session)):
+        raise ProtocolError(f"no id and session of a message: {clip((request, session))}")
+    return kind, request, session, version
+
+
+def _is_name(text: str) -> bool:
+    """Whether `text` is empty or a name; nearly all are alphanumeric, which is told without the pattern."""
+    return (text.isalnum() and text.isascii() and len(text) <= 128) or not text or bool(_NAME.fullmatch(text))
 
 
 def _unpack(frame: Frame, limits: WireLimits) -> Any:

@@ -15,6 +15,8 @@ from .values import ITEM_SIZES, Blob, WireTensor
 
 TENSOR, BLOB = "$tensor", "$blob"
 _ALIGNMENT = 64
+#: What crosses as it is.
+_BARE = frozenset({str, int, bool, type(None)})
 
 
 class BodyPacker:
@@ -30,7 +32,7 @@ class BodyPacker:
     def pack(self, value: Any, depth: int = 0) -> Any:
         """Return `value` as msgpack takes it; ProtocolError for what the wire does not carry."""
         kind = type(value)
-        if value is None or kind is str or kind is bool or kind is int:
+        if kind in _BARE:
             return value
         if kind is WireTensor:
             return {TENSOR: self._tensor(value)}
@@ -39,7 +41,10 @@ class BodyPacker:
         if isinstance(value, Record):
             self._check(depth + 1)
             # A record's own names need no check.
-            return {name: self.pack(item, depth + 1) for name, item in vars(value).items()}
+            return {
+                name: item if type(item) in _BARE else self.pack(item, depth + 1)
+                for name, item in vars(value).items()
+            }
         if isinstance(value, Mapping):
             return self._map(value, depth + 1)
         if isinstance(value, list | tuple):
@@ -117,7 +122,7 @@ class BodyReader:
 
     def _value(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is str or kind is int or kind is bool or value is None:
+        if kind in _BARE:
             return value
         if kind is dict:
             return self._reference(value) or self._map(value, depth + 1)
@@ -135,7 +140,7 @@ class BodyReader:
         for key in value:
             if type(key) is not str or key[:1] == "$":
                 _check_key(key)
-        return {key: self._value(item, depth) for key, item in value.items()}
+        return {key: item if type(item) in _BARE else self._value(item, depth) for key, item in value.items()}
 
     def _check(self, depth: int) -> None:
         if depth > self._limits.depth:
@@ -160,19 +165,21 @@ def read_tensors(
     entries: Sequence[Any], frames: Sequence[memoryview], opener: SegmentOpener | None, limits: WireLimits
 ) -> list[WireTensor]:
     """The tensors a header describes, as views of `frames` (those after the header) or of shared memory."""
+    if not entries and not frames:
+        return []
     if len(entries) > limits.tensors:
         raise LimitError(f"a message has {len(entries)} tensors; at most {limits.tensors} are allowed")
-    unused = dict(enumerate(frames, start=1))
-    tensors = [_tensor(entry, unused, opener, limits) for entry in entries]
-    if unused:
-        raise ProtocolError(f"{len(unused)} frames belong to no tensor")
+    left: list[memoryview | None] = list(frames)
+    tensors = [_tensor(entry, left, opener, limits) for entry in entries]
+    if left.count(None) != len(left):
+        raise ProtocolError(f"{len(left) - left.count(None)} frames belong to no tensor")
     if sum(tensor.nbytes for tensor in tensors) > limits.message:
         raise LimitError(f"a message's tensors need more than {limits.message} bytes")
     return tensors
 
 
 def _tensor(
-    entry: Any, unused: dict[int, memoryview], opener: SegmentOpener | None, limits: WireLimits
+    entry: Any, left: list[memoryview | None], opener: SegmentOpener | None, limits: WireLimits
 ) -> WireTensor:
     if not isinstance(entry, dict):
         raise ProtocolError("a tensor's entry must be a map")
@@ -181,23 +188,24 @@ def _tensor(
         raise ProtocolError(f"tensor dtype {clip(dtype)!r} is not one of {', '.join(ITEM_SIZES)}")
     if not isinstance(shape, list):
         raise ProtocolError("a tensor's shape must be a list")
-    _check_size(0, len(shape), limits)
     for length in shape:
         if type(length) is not int or length < 0:
             raise ProtocolError("a tensor's shape must consist of non-negative integers")
-    nbytes = prod(shape) * ITEM_SIZES[dtype]
-    _check_size(nbytes, 0, limits)
+    nbytes = prod(shape[: limits.dimensions]) * ITEM_SIZES[dtype]
+    _check_size(nbytes, len(shape), limits)
     if ("frame" in entry) == ("segment" in entry):
         raise ProtocolError("a tensor lies either in a frame or in a segment")
-    if "frame" in entry:
-        return WireTensor(dtype, tuple(shape), _frame(entry["frame"], unused))
-    return WireTensor(dtype, tuple(shape), _view(entry, nbytes, opener))
+    data = _frame(entry["frame"], left) if "frame" in entry else _view(entry, nbytes, opener)
+    return WireTensor(dtype, tuple(shape), data)
 
 
-def _frame(index: Any, unused: dict[int, memoryview]) -> memoryview:
-    if type(index) is not int or index not in unused:
+def _frame(index: Any, left: list[memoryview | None]) -> memoryview:
+    """Take frame `index`, the first after the header being 1, out of those that are left."""
+    view = left[index - 1] if type(index) is int and 0 < index <= len(left) else None
+    if view is None:
         raise ProtocolError(f"a tensor names frame {clip(index)}, which is missing or taken")
-    return unused.pop(index)
+    left[index - 1] = None
+    return view
 
 
 def _view(entry: Mapping[str, Any], nbytes: int, opener: SegmentOpener | None) -> memoryview:

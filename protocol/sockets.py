@@ -15,6 +15,8 @@ from .transport import Frame
 
 _SEND_PATIENCE_MS = 5_000
 _LINGER_MS = 500
+#: Below this many bytes a copy costs less than keeping the sender's buffer alive.
+_COPIED = 65_536
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -33,23 +35,34 @@ def _prepare(socket: zmq.Socket[bytes], endpoint: str) -> None:
             socket.setsockopt(zmq.IPV6, 1)
 
 
+def _send(socket: zmq.Socket[bytes], frames: Sequence[Frame], flags: int = 0) -> None:
+    """One message frame by frame, which takes half the time of send_multipart with small frames."""
+    more, last = flags | zmq.SNDMORE, len(frames) - 1
+    for index, frame in enumerate(frames):
+        small = len(frame) < _COPIED
+        socket.send(frame, more if index < last else flags, small)
+
+
 class _Receiver:
     """Receives without copying, with the time-out kept in the socket, which is cheaper than a poller."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        self._timeout = -1
+        self._timeout: float | None = None
 
     def __call__(self, timeout: float | None) -> list[zmq.Frame] | None:
-        wanted = _milliseconds(timeout)
         try:
-            if wanted != self._timeout:
-                self._socket.rcvtimeo = self._timeout = wanted
-            return self._socket.recv_multipart(copy=False)
+            if timeout != self._timeout:
+                self._socket.rcvtimeo = _milliseconds(timeout)
+                self._timeout = timeout
+            frames = [self._socket.recv(0, False)]
+            while frames[-1].more:
+                frames.append(self._socket.recv(0, False))
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
             raise EngineLostError(f"the socket is closed: {error}") from error
+        return frames
 
 
 class SocketChannel:
@@ -85,7 +98,7 @@ class SocketChannel:
     def send(self, frames: Sequence[Frame]) -> None:
         """Send one message; EngineLostError when nothing left within five seconds."""
         try:
-            self._socket.send_multipart(frames, copy=False)
+            _send(self._socket, frames)
         except zmq.ZMQError as error:
             raise EngineLostError(f"the engine at {self.endpoint} takes no messages: {error}") from error
 
@@ -140,7 +153,7 @@ class SocketListener:
     def send(self, peer: bytes, frames: Sequence[Frame]) -> bool:
         """Send one message without waiting; False when `peer` is gone or its queue is full."""
         try:
-            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+            _send(self._socket, [peer, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False

@@ -40,7 +40,7 @@ class WireTensor:
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:
             raise ProtocolError(f"tensor dtype {self.dtype!r} is not one of {', '.join(ITEM_SIZES)}")
-        if any(length < 0 for length in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise ProtocolError(f"tensor shape {self.shape} has a negative length")
         expected = prod(self.shape) * ITEM_SIZES[self.dtype]
         if self.data.nbytes != expected:
