@@ -24,6 +24,7 @@ from ..models.family import Family
 from ..models.loader import load
 from ..models.model import Model
 from ..models.registry import FAMILIES
+from ..rank.allocator import keep_buffers
 from .comfyui import Comfyui, find_comfyui, find_python, running
 from .row import Row
 from .subjects import SUBJECTS, Subject
@@ -124,6 +125,8 @@ def rows(
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    # As a rank does.
+    keep_buffers()
     try:
         with TemporaryDirectory(prefix="step-") as scratch:
             files = Files(Path(scratch))

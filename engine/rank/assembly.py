@@ -10,6 +10,7 @@ from ...protocol.shm import Segments
 from ..link import RankSpec, Ready
 from ..models.registry import FAMILIES
 from ..sampling.samplers import SAMPLERS
+from .allocator import keep_buffers
 from .blobs import BlobStore
 from .device import choose_device, describe
 from .io import Line
@@ -24,6 +25,8 @@ def assemble(spec: RankSpec) -> tuple[Line, Worker]:
     if spec.threads:
         torch.set_num_threads(spec.threads)
     device = choose_device(spec.device, spec.rank)
+    if device.type == "cpu":
+        keep_buffers()
     # The first allocation proves the device; a broken driver must not wait for the first run.
     torch.zeros(1, device=device)
     blobs = BlobStore(spec.blob_budget)

@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from ...protocol.errors import EngineStartError
+from . import allocator
 
 
 def choose_device(wanted: str, rank: int) -> torch.device:
@@ -66,3 +67,4 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    allocator.trim()
