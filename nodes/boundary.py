@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from . import refusals
-from .conditioning import wire
+from . import refusals, skipping
 from .remote import RemoteModel
 
 INNER = "_forward"
@@ -43,7 +42,7 @@ class Boundary:
             timestep,
             _sigma(options),
             [str(branch) for branch in options.get("uuids", ())],
-            wire({**given, "rope_options": options.get("rope_options")}),
+            {**given, "rope_options": options.get("rope_options"), "skip_blocks": skipping.blocks(options)},
         )
 
     def _by_name(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

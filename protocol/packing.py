@@ -11,7 +11,7 @@ from .limits import WireLimits, clip
 from .messages.base import Record, is_digest
 from .tensors import flat
 from .transport import Frame, Placer, SegmentOpener
-from .values import ITEM_SIZES, Blob, WireTensor
+from .values import ITEM_SIZES, Blob, Place, WireTensor
 
 TENSOR, BLOB = "$tensor", "$blob"
 _ALIGNMENT = 64
@@ -67,6 +67,8 @@ class BodyPacker:
         place = self._placer(tensor) if self._placer and tensor.nbytes else None
         if place:
             entry |= {"segment": place.segment, "offset": place.offset}
+            if tensor.same and place == tensor.place:
+                entry["same"] = True
         else:
             self.frames.append(flat(tensor.data))
             entry["frame"] = len(self.frames)
@@ -191,7 +193,10 @@ def _tensor(
         raise ProtocolError("a tensor lies either in a frame or in a segment")
     if "frame" in entry:
         return WireTensor(dtype, tuple(shape), _frame(entry["frame"], unused))
-    return WireTensor(dtype, tuple(shape), _view(entry, nbytes, opener))
+    data, same = _view(entry, nbytes, opener), entry.get("same", False)
+    if type(same) is not bool:
+        raise ProtocolError("'same' must be a boolean")
+    return WireTensor(dtype, tuple(shape), data, Place(entry["segment"], entry["offset"]), same)
 
 
 def _frame(index: Any, unused: dict[int, memoryview]) -> memoryview:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...protocol.errors import UnsupportedRequestError
 from ..attention.seam import Attention
+from . import skipping
 from .family import Family
 from .header import Header
 
@@ -57,17 +58,20 @@ class Model:
 
         x (B,C,[T,]H,W) any float dtype, with concatenated conditioning channels; timestep (B,) as ComfyUI's
         sampling object gives it, or (B,...) per frame or token, kept in fp32; conditioning as ComfyUI passes
-        it, None meaning absent.
+        it, None meaning absent, and `skip_blocks` (skipping.py).
         Raises UnsupportedRequestError for a key this family does not honour, InvalidRequestError for misfits.
         """
         given = {key: self._cast(value) for key, value in conditioning.items() if value is not None}
+        skipped = skipping.skipped(
+            self.module, self.adapter.name, self.adapter.title, given.pop(skipping.ARGUMENT, None)
+        )
         for key in sorted(given.keys() - self.adapter.conditioning):
             raise UnsupportedRequestError(
                 f"{self.adapter.title} does not know the conditioning {key!r}.",
                 hint="Remove the node that sets it, or sample with ComfyUI's own loader.",
             )
         exact = timestep.to(device=self.device, dtype=torch.float32)
-        with self.attention:
+        with self.attention, skipped:
             return self.adapter.predict(self.module, self._cast(x), exact, given)
 
     def _cast(self, value: Any) -> Any:

@@ -41,4 +41,6 @@ def _full(item: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
             f"A control residual of shape {list(item.shape)} does not fit {like.shape[1]} image tokens.",
             hint="Use a ControlNet made for this model, at the size of the image.",
         )
-    return functional.pad(item.to(like), (0, 0, 0, like.shape[1] - item.shape[1]))
+    missing = like.shape[1] - item.shape[1]
+    # Padding copies, and copying is what a set of residuals costs.
+    return functional.pad(item.to(like), (0, 0, 0, missing)) if missing else item.to(like)
