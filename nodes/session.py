@@ -101,7 +101,7 @@ class Session:
 
     def shelf(self) -> Shelf | None:
         """Shared memory for tensors that stay from request to request, None for another machine's engine."""
-        return self.client().shelf()
+        return self._using(lambda client: client.shelf())
 
     def slot(self, nbytes: int) -> Slot | None:
         """Room in shared memory for one reply, None when the engine is on another machine."""

@@ -7,6 +7,7 @@ it is given. That function alone is read as data; whatever else replaces a block
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -53,4 +54,9 @@ def _is_skip(function: Any) -> bool:
         return False
     code = function.__code__
     plain = function.__closure__ is None and code.co_argcount == 2 and not code.co_flags & _VARIADIC
-    return plain and code.co_code == _first.__code__.co_code and Path(code.co_filename).resolve() == _FILE
+    return plain and code.co_code == _first.__code__.co_code and _is_stock(code.co_filename)
+
+
+@cache
+def _is_stock(path: str) -> bool:
+    return Path(path).resolve() == _FILE

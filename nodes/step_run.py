@@ -22,11 +22,21 @@ class StepRun:
 
     def __init__(self, session: Session) -> None:
         self.id = uuid.uuid4().hex
-        self._known = Known(session.intern)
-        self._residuals = Residuals(session.shelf())
+        self._session = session
+        self._open()
+
+    def _open(self) -> None:
+        """Begin with an engine that holds nothing of this run."""
+        self._known = Known(self._session.intern)
+        self._residuals = Residuals(self._session.shelf())
+        self._generation = self._session.generation
 
     def repeated(self, arguments: Mapping[str, Any]) -> dict[str, Tree]:
         """The arguments that go with every step, their large tensors stored at the engine."""
+        with interrupt.translated():
+            self._session.client()
+        if self._session.generation != self._generation:
+            self._open()
         self._residuals.begin()
         given = {name: value for name, value in arguments.items() if name not in FRESH}
         with interrupt.translated():

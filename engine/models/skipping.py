@@ -89,11 +89,11 @@ def _is_numbers(value: Any) -> bool:
 @contextmanager
 def _handing_on(block: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
     """Within, `block` answers those of its inputs, alone or as a tuple, and computes nothing."""
-    signature = inspect.signature(block.forward)
+    signature = inspect.signature(type(block).forward)  # what an instance has instead may take anything
     own = vars(block).get("forward")
 
     def hand_on(*inputs: Any, **keywords: Any) -> Any:
-        given = signature.bind(*inputs, **keywords).arguments
+        given = signature.bind(block, *inputs, **keywords).arguments
         found = tuple(given[name] for name in names)
         return found if len(found) > 1 else found[0]
 

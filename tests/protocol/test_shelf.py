@@ -108,7 +108,7 @@ def test_one_object_has_one_place_in_a_message(shelf: Shelf) -> None:
 
 
 def test_new_objects_take_the_places_of_those_that_are_gone(shelf: Shelf, arena: Arena) -> None:
-    places = set()
+    places: set[object] = set()
     for step in range(4):
         wires = sent(shelf, *(torch.full((1000,), float(step + block)) for block in range(3)))
         assert not any(wire.same for wire in wires)

@@ -8,7 +8,7 @@ import comfy.controlnet
 import torch
 
 
-class StandInControl(comfy.controlnet.ControlBase):
+class StandInControl(comfy.controlnet.ControlBase):  # type: ignore[misc]
     """`kind`: same, written or fresh. One object serves both first blocks, another the second single one."""
 
     def __init__(self, kind: str, tokens: int, width: int) -> None:
