@@ -37,12 +37,14 @@ class Boundary:
         x, timestep = (given.pop(name) for name in list(given)[:2])
         options: Mapping[str, Any] = given.pop("transformer_options", None) or {}
         refusals.check_options(options)
+        skipped = skipping.blocks(options)
         return self._remote.predict(
             x,
             timestep,
             _sigma(options),
-            [str(branch) for branch in options.get("uuids", ())],
-            {**given, "rope_options": options.get("rope_options"), "skip_blocks": skipping.blocks(options)},
+            # What the engine remembers of a conditioning is not of use to the one with fewer layers.
+            [f"{branch}.skipped" if skipped else str(branch) for branch in options.get("uuids", ())],
+            {**given, "rope_options": options.get("rope_options"), "skip_blocks": skipped},
         )
 
     def _by_name(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

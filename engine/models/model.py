@@ -61,7 +61,8 @@ class Model:
         it, None meaning absent, and `skip_blocks` (skipping.py).
         Raises UnsupportedRequestError for a key this family does not honour, InvalidRequestError for misfits.
         """
-        given = {key: self._cast(value) for key, value in conditioning.items() if value is not None}
+        done: dict[int, torch.Tensor] = {}
+        given = {key: self._cast(value, done) for key, value in conditioning.items() if value is not None}
         skipped = skipping.skipped(
             self.module, self.adapter.name, self.adapter.title, given.pop(skipping.ARGUMENT, None)
         )
@@ -72,14 +73,19 @@ class Model:
             )
         exact = timestep.to(device=self.device, dtype=torch.float32)
         with self.attention, skipped:
-            return self.adapter.predict(self.module, self._cast(x), exact, given)
+            return self.adapter.predict(self.module, self._cast(x, done), exact, given)
 
-    def _cast(self, value: Any) -> Any:
-        """Tensors to the device, those of floats to the dtype too, within lists and tables as well."""
+    def _cast(self, value: Any, done: dict[int, torch.Tensor]) -> Any:
+        """Tensors to the device, those of floats to the dtype too, within lists and tables as well.
+
+        `done` has what was cast before, by the id of what it was cast from: one tensor stays one.
+        """
         if isinstance(value, torch.Tensor):
-            return value.to(self.device, self.dtype if value.is_floating_point() else None)
+            if id(value) not in done:
+                done[id(value)] = value.to(self.device, self.dtype if value.is_floating_point() else None)
+            return done[id(value)]
         if isinstance(value, list | tuple):
-            return [self._cast(item) for item in value]
+            return [self._cast(item, done) for item in value]
         if isinstance(value, Mapping):
-            return {key: self._cast(item) for key, item in value.items()}
+            return {key: self._cast(item, done) for key, item in value.items()}
         return value

@@ -30,7 +30,9 @@ def per_block(residuals: Sequence[Any] | None, blocks: int, like: torch.Tensor) 
     if all(item is None for item in given):
         return None
     given += [None] * (blocks - len(given))
-    return [_full(item, like) for item in given]
+    # ComfyUI hands one tensor to several blocks.
+    full = {id(item): _full(item, like) for item in given}
+    return [full[id(item)] for item in given]
 
 
 def _full(item: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,12 @@ TOKENS = FLUX.height * FLUX.width // 4
 RESIDUALS = 2 * TOKENS * HIDDEN * 4
 
 
+def uncontrolled(graph: Graph, model: Link) -> Link:
+    """Step by step for a reason that crosses nothing."""
+    changed = graph.add("RescaleCFG", model=model, multiplier=0.7)
+    return sampled(graph, changed, *FLUX.texts(graph), FLUX.latent(graph), steps=STEPS)
+
+
 def controlled(kind: str) -> Build:
     def build(graph: Graph, model: Link) -> Link:
         texts = [
@@ -38,9 +44,10 @@ def test_residuals_cross_when_they_are_new_and_not_when_they_stay(compare: Compa
     reports = {kind: compare(FLUX, controlled(kind), "per_step").report for kind in ("same", "fresh")}
     assert [report["forwards"] for report in reports.values()] == [STEPS, STEPS]
     crossed = {kind: report["bytes_in"] for kind, report in reports.items()}
-    assert crossed["fresh"] - crossed["same"] == (STEPS - 1) * RESIDUALS
+    without = compare(FLUX, uncontrolled, "per_step").report["bytes_in"]
     # An object behind two layers crosses once.
-    assert RESIDUALS < crossed["same"] < 2 * RESIDUALS
+    assert crossed["same"] - without == RESIDUALS
+    assert crossed["fresh"] - without == STEPS * RESIDUALS
 
 
 def test_residuals_that_are_written_to_cross_again(compare: Compare) -> None:
@@ -82,6 +89,20 @@ def test_clip_tokens_and_latents_beside_the_text_cross_once(compare: Compare) ->
     # x with the picture's channels, fp32, and the timesteps; the text and the CLIP tokens are named.
     latent = 2 * 36 * WAN_IMAGE.frames * WAN_IMAGE.height * WAN_IMAGE.width * 4
     assert report["bytes_in"] <= report["steps"] * (latent + 64)
+
+
+def test_a_reference_latent_crosses_once_and_the_rope_with_it(compare: Compare) -> None:
+    def build(graph: Graph, model: Link) -> Link:
+        ropes = {
+            f"{kind}_{axis}": 1.1 if kind == "scale" else 0.2 for kind in ("scale", "shift") for axis in "xyt"
+        }
+        changed = graph.add("RescaleCFG", model=graph.add("ScaleROPE", model=model, **ropes), multiplier=0.7)
+        reference = graph.add("OutboardTestLatent", seed=9, batch=1, channels=16, height=24, width=24)
+        text = graph.add("ReferenceLatent", conditioning=FLUX.text(graph, 1), latent=reference)
+        return sampled(graph, changed, text, FLUX.text(graph, 2), FLUX.latent(graph), steps=STEPS)
+
+    without = compare(FLUX, uncontrolled, "per_step").report["bytes_in"]
+    assert compare(FLUX, build, "per_step").report["bytes_in"] == without
 
 
 def skipping(subject: Subject, node: str, **inputs: Any) -> Build:
