@@ -49,11 +49,11 @@ def test_inputs_of_any_float_dtype_are_cast(model: Model) -> None:
 
 
 def test_one_tensor_in_several_lists_is_cast_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, seen = torch.ones(1, 2, dtype=torch.float16), {}
+    shared, seen = torch.ones(1, 2, dtype=torch.float16), dict[str, Any]()
 
-    def look(*arguments: Any) -> torch.Tensor:
-        seen.update(arguments[3])
-        return arguments[1]
+    def look(_: Any, x: torch.Tensor, __: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        seen.update(given)
+        return x
 
     monkeypatch.setattr(type(model.adapter), "predict", lambda _, *arguments: look(*arguments))
     monkeypatch.setattr(type(model.adapter), "conditioning", frozenset({"context", "control"}))
