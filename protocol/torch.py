@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from typing import Any
+
 import torch
 
 from .errors import ProtocolError
@@ -57,10 +61,19 @@ class TorchSource:
 
 
 def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Whether two contiguous tensors of one dtype and shape hold the same bytes; NaN is like NaN."""
-    size = one.numel() * one.element_size()
-    words = torch.int64 if size % 8 == 0 else torch.uint8
-    return torch.equal(*(tensor.reshape(-1).view(torch.uint8).view(words) for tensor in (one, two)))
+    """Whether two contiguous CPU tensors of one dtype and shape hold the same bytes; NaN is like NaN."""
+    return bool(_compare(one.data_ptr(), two.data_ptr(), one.numel() * one.element_size()) == 0)
+
+
+def _c_compare() -> Any:
+    """The C library's memcmp: half the time of torch.equal, which goes by elements, and without the GIL."""
+    library = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+    compare = library.memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return compare
+
+
+_compare = _c_compare()
 
 
 def from_wire(wire: WireTensor, *, writable: bool = False) -> torch.Tensor:

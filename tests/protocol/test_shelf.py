@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import pytest
 import torch
 
 from outboard.protocol.arena import Arena, Scope
 from outboard.protocol.codec import Envelope, decode, encode
+from outboard.protocol.errors import ProtocolError
 from outboard.protocol.messages import client
 from outboard.protocol.shelf import Shelf
 from outboard.protocol.shm import session_prefix
@@ -176,6 +178,18 @@ def test_the_message_says_what_is_the_same(arena: Arena, shelf: Shelf) -> None:
     first, second = arrived(), arrived()
     assert (first.same, second.same) == (False, True)
     assert first.place == second.place
+
+
+@pytest.mark.parametrize("wrong", [1, "yes", None])
+def test_same_is_a_boolean(shelf: Shelf, arena: Arena, wrong: object) -> None:
+    shelf.begin()
+    frames = encode(
+        Envelope(predict(tensor(1), residual=placed(shelf, torch.ones(9))), "r1"), Scope(arena).place
+    )
+    top = msgpack.unpackb(frames[0])
+    next(entry for entry in top["tensors"] if "segment" in entry)["same"] = wrong
+    with pytest.raises(ProtocolError, match="boolean"):
+        decode([msgpack.packb(top), *frames[1:]], opener=lambda *place: memoryview(bytearray(place[2])))
 
 
 def test_it_reaches_the_engine_of_a_session(session: Session) -> None:
