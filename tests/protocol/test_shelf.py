@@ -138,6 +138,18 @@ def test_a_strided_tensor_is_copied_in_order(shelf: Shelf) -> None:
     assert sent(shelf, one)[0].same
 
 
+@pytest.mark.gpu
+def test_a_tensor_on_a_gpu_is_copied_and_compared_from_there(shelf: Shelf) -> None:
+    one = torch.arange(12.0, device="cuda").reshape(3, 4).t()
+    wire = sent(shelf, one)[0]
+    assert torch.equal(from_wire(wire), one.cpu())
+    assert sent(shelf, one)[0].same
+    one.data[2, 1] = 99
+    again = sent(shelf, one)[0]
+    assert not again.same
+    assert torch.equal(from_wire(again), one.cpu())
+
+
 def test_without_room_there_is_no_place_and_a_reason(arena: Arena, shelf: Shelf) -> None:
     shelf.begin()
     assert shelf.place(TorchSource(torch.ones(41 * MIB, dtype=torch.uint8))) is None
