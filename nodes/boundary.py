@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from . import refusals
-from .conditioning import wire
+from . import refusals, skipping
 from .remote import RemoteModel
 
 INNER = "_forward"
@@ -38,12 +37,14 @@ class Boundary:
         x, timestep = (given.pop(name) for name in list(given)[:2])
         options: Mapping[str, Any] = given.pop("transformer_options", None) or {}
         refusals.check_options(options)
+        skipped = skipping.blocks(options)
         return self._remote.predict(
             x,
             timestep,
             _sigma(options),
-            [str(branch) for branch in options.get("uuids", ())],
-            wire({**given, "rope_options": options.get("rope_options")}),
+            # What the engine remembers of a conditioning is not of use to the one with fewer layers.
+            [f"{branch}.skipped" if skipped else str(branch) for branch in options.get("uuids", ())],
+            {**given, "rope_options": options.get("rope_options"), "skip_blocks": skipped},
         )
 
     def _by_name(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from ..protocol.errors import UnsupportedRequestError
 from ..protocol.messages.common import Branch
 from ..protocol.torch import to_wire
-from ..protocol.values import Tree, map_leaves
+from ..protocol.values import Tree, WireTensor, map_leaves
 
 #: apply_model's name -> the raw diffusion model's.
 RENAMED = {"c_crossattn": "context"}
@@ -27,13 +27,15 @@ def branch(cond: Mapping[str, Any], rows: int, extra: Mapping[str, Any]) -> Bran
     return Branch(id=str(cond["uuid"]), conditioning=wire(given))
 
 
-def wire(arguments: Mapping[str, Any]) -> dict[str, Tree]:
-    """`arguments` of a DiT without what is None or unread, tensors as WireTensor.
+def wire(
+    arguments: Mapping[str, Any], tensor: Callable[[torch.Tensor], Tree] | None = None
+) -> dict[str, Tree]:
+    """`arguments` of a DiT without what is None or unread, tensors as WireTensor or as `tensor` makes them.
 
     Raises UnsupportedRequestError naming an argument that is neither tensors nor plain data.
     """
     return {
-        name: map_leaves(value, partial(_leaf, name))
+        name: map_leaves(value, partial(_leaf, name, tensor or _host))
         for name, value in arguments.items()
         if value is not None and name not in UNREAD
     }
@@ -47,9 +49,13 @@ def _rows(value: Any, rows: int) -> Any:
     return value.process_cond(batch_size=rows, area=None).cond
 
 
-def _leaf(name: str, leaf: Any) -> Any:
+def _host(tensor: torch.Tensor) -> WireTensor:
+    return to_wire(tensor.detach().cpu())
+
+
+def _leaf(name: str, tensor: Callable[[torch.Tensor], Tree], leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return to_wire(leaf.detach().cpu())
+        return tensor(leaf)
     if leaf is None or isinstance(leaf, (bool, int, float, str)):
         return leaf
     raise UnsupportedRequestError(

@@ -15,7 +15,7 @@ import comfy.model_sampling
 import comfy.samplers
 import torch
 
-from . import sampler_name
+from . import sampler_name, skipping
 from .choice import OPTION, RunSettings
 
 WRAPPER = "outboard"
@@ -168,6 +168,11 @@ def _options(loop: Loop) -> str:
     return ""
 
 
+def _skips(loop: Loop) -> str:
+    """Stock guidance skips layers in calls of its own, around the DiT, and not in all of them."""
+    return "skipped layers" if skipping.blocks(loop.transformer_options) else ""
+
+
 def _present(value: Any) -> bool:
     """Whether an option says anything; a tensor does, whatever is in it."""
     empty = isinstance(value, (dict, list, tuple, str)) and not value
@@ -236,6 +241,7 @@ CHECKS: tuple[Callable[[Loop], str], ...] = (
     _sampling,
     _conds,
     _options,
+    _skips,
     _wrappers,
     _mask,
     _timesteps,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..protocol.errors import UnsupportedRequestError
+from . import skipping
 
 STOCK = "Not yet supported; use the stock loader (UNETLoader) for this graph."
 
@@ -35,7 +36,7 @@ LIKELY_NODES: Mapping[str, str] = {
     "noise_refiner": "ZImageFunControlnet",
     "diffusion_model.params.default_ref_method": "FluxKVCache",
     "diffusion_model.default_ref_method": "FluxKVCache",
-    "dit": "SkipLayerGuidanceDiT or SkipLayerGuidanceDiTSimple",
+    "dit": "a custom node, or SkipLayerGuidanceDiT of another ComfyUI",
     "bypass_lora": "LoraLoaderBypass or LoraLoaderBypassModelOnly",
     "manual_cast_dtype": "ModelComputeDtype; choose the dtype in the Outboard Engine node instead",
 }
@@ -68,7 +69,9 @@ def check_patcher(patcher: Any) -> None:
 def check_options(transformer_options: Mapping[str, Any]) -> None:
     """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect."""
     _check_callables(transformer_options.get("patches") or {}, UNET_PATCHES, "patches")
-    _check_callables(transformer_options.get("patches_replace") or {}, UNET_REPLACEMENTS, "patches_replace")
+    replaced = transformer_options.get("patches_replace") or {}
+    known = UNET_REPLACEMENTS | ({skipping.TABLE} if skipping.only_skips(replaced) else frozenset())
+    _check_callables(replaced, known, "patches_replace")
     for key, node in INNER_OPTIONS.items():
         if transformer_options.get(key) is not None:
             _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -20,12 +20,11 @@ from ..protocol.values import Tree
 from . import interrupt
 from .progress import LoadingProgress
 from .session import Session
+from .step_run import StepRun
 
 UNLOAD_TIMEOUT = 10.0
 #: Bytes per element of the widest dtype an engine computes in.
 LARGEST_ITEM = 4
-#: Arguments that differ at every step.
-FRESH = frozenset({"control"})
 
 
 class RemoteModel:
@@ -38,7 +37,7 @@ class RemoteModel:
         self.footprint = footprint
         self._resident = 0
         self._resident_at = -1
-        self._run = ""
+        self._run: StepRun | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -76,12 +75,14 @@ class RemoteModel:
     @contextmanager
     def stepping(self, reason: str, sampler: str, publish: Callable[[Report], object]) -> Iterator[None]:
         """Predictions inside the block belong to one run; its report is published at the end."""
-        outer, self._run = self._run, uuid.uuid4().hex
-        try:
-            yield
-        finally:
-            run, self._run = self._run, outer
-            closed = self._close(run)
+        outer = self._run
+        with self._new_run() as run:
+            self._run = run
+            try:
+                yield
+            finally:
+                self._run = outer
+                closed = self._close(run.id)
         if closed is not None:
             publish(closed.model_copy(update={"reason": reason, "sampler": sampler}))
 
@@ -91,41 +92,75 @@ class RemoteModel:
         timestep: torch.Tensor,
         sigma: float | None,
         branches: Sequence[str],
-        conditioning: dict[str, Tree],
+        arguments: Mapping[str, Any],
     ) -> torch.Tensor:
         """One call of the DiT: v of x's shape, on x's device, in the dtype the engine computed in."""
-        run = self._run or uuid.uuid4().hex
+        if self._run is None:
+            with self._new_run() as run:
+                v = self._predict(run, x, timestep, sigma, branches, arguments)
+                self._close(run.id)
+            return v
+        return self._predict(self._run, x, timestep, sigma, branches, arguments)
+
+    def _predict(
+        self,
+        run: StepRun,
+        x: torch.Tensor,
+        timestep: torch.Tensor,
+        sigma: float | None,
+        branches: Sequence[str],
+        arguments: Mapping[str, Any],
+    ) -> torch.Tensor:
         request = Predict(
-            run=run,
+            run=run.id,
             model=self.ref,
             settings=self.settings,
             x=to_wire(x.detach().cpu()),
             timestep=to_wire(timestep.detach().float().cpu()),
             sigma=sigma,
             branches=list(branches),
-            conditioning=self.intern(conditioning),
-            reply=self.session.slot(x.numel() * LARGEST_ITEM),
+            conditioning=run.repeated(arguments),
         )
-        prediction = self._request(request, LoadingProgress(self.ref.name))
-        assert isinstance(prediction, Prediction)
-        if not self._run:
-            self._close(run)
-        return from_wire(prediction.v).clone().to(x.device)
+        while True:
+            changes = {
+                "conditioning": {**request.conditioning, **run.fresh(arguments)},
+                "reply": self.session.slot(x.numel() * LARGEST_ITEM),
+            }
+            told = LoadingProgress(self.ref.name)
+            prediction = self._request(request.model_copy(update=changes), told, run.look)
+            assert isinstance(prediction, Prediction)
+            if run.settled():
+                return from_wire(prediction.v).to(x.device, copy=True)
 
     def intern(self, conditioning: Mapping[str, Tree]) -> dict[str, Tree]:
-        """`conditioning` with what repeats from call to call stored at the engine."""
+        """`conditioning` with its large tensors stored at the engine."""
         with interrupt.translated():
-            repeated = {name: tree for name, tree in conditioning.items() if name not in FRESH}
-            return {**conditioning, **self.session.intern(repeated)}
+            stored: dict[str, Tree] = self.session.intern(conditioning)
+        return stored
 
-    def _request(self, message: Message, on_event: Callable[[Message], None]) -> Message:
+    @contextmanager
+    def _new_run(self) -> Iterator[StepRun]:
+        run = StepRun(self.session)
+        done = False
+        try:
+            yield run
+            done = True
+        finally:
+            run.close(reusable=done)
+
+    def _request(
+        self,
+        message: Message,
+        on_event: Callable[[Message], None],
+        poll: Callable[[], None] = interrupt.check,
+    ) -> Message:
         with interrupt.translated():
-            return self.session.request(message, on_event=on_event)
+            return self.session.request(message, on_event=on_event, poll=poll)
 
     def _close(self, run: str) -> Report | None:
         """Best effort: a run that fails has its own error on the way, which this must not replace."""
         try:
-            closed = self.session.request(CloseRun(run=run), interruptible=False)
+            closed = self.session.request(CloseRun(run=run), poll=None)
         except OutboardError as error:
             logging.debug("Outboard: run %s was not closed: %s", run, error)
             return None

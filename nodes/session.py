@@ -13,6 +13,7 @@ from ..protocol.messages import Message
 from ..protocol.messages.common import Slot
 from ..protocol.messages.control import Ping, Status, StatusReport
 from ..protocol.messages.engine import Welcome
+from ..protocol.shelf import Shelf
 from ..protocol.shm import host_identity
 from ..protocol.values import Tree
 from . import engines, interrupt
@@ -75,10 +76,13 @@ class Session:
                 client.close()
 
     def request(
-        self, message: Message, *, on_event: Callable[[Message], None] = _ignore, interruptible: bool = True
+        self,
+        message: Message,
+        *,
+        on_event: Callable[[Message], None] = _ignore,
+        poll: Callable[[], None] | None = interrupt.check,
     ) -> Message:
-        """Ask for work; while waiting, the user's interrupt cancels it. Raises CancelledError then."""
-        poll = interrupt.check if interruptible else None
+        """Ask for work; while waiting, `poll` may raise, as the user's interrupt does, and cancels it."""
         return self._using(lambda client: client.request(message, on_event=on_event, poll=poll))
 
     def control(self, message: Message, *, timeout: float) -> Message:
@@ -94,6 +98,10 @@ class Session:
     def intern(self, tree: Tree) -> Tree:
         """`tree` with its large tensors stored at the engine."""
         return self._using(lambda client: client.intern(tree, poll=interrupt.check))
+
+    def shelf(self) -> Shelf | None:
+        """Shared memory for tensors that stay from request to request, None for another machine's engine."""
+        return self._using(lambda client: client.shelf())
 
     def slot(self, nbytes: int) -> Slot | None:
         """Room in shared memory for one reply, None when the engine is on another machine."""

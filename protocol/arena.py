@@ -13,8 +13,7 @@ from .errors import ProtocolError
 from .messages.common import Slot
 from .shm import ALIGNMENT, Segment, shm_root, sweep
 from .tensors import flat
-from .transport import Place
-from .values import WireTensor
+from .values import Place, WireTensor
 
 _MIB = 1 << 20
 #: Below this many bytes a frame is as quick as shared memory.
@@ -41,6 +40,8 @@ class Arena:
         self._returned: deque[Segment] = deque()
         self._lock = Lock()
         self._closed = False
+        #: Why the last lease was not to be had.
+        self.shortage = ""
         self._finalizer = weakref.finalize(self, _sweep_own, os.getpid(), prefix, self._root)
 
     @property
@@ -85,10 +86,12 @@ class Arena:
             while self._free:
                 self._drop(self._free.pop())
         if self.nbytes + size > self._capacity:
+            self.shortage = f"of the {self._capacity} bytes that a session may have, {self.nbytes} are in use"
             return None
         try:
             segment = Segment.create(self._root / f"{self._prefix}{next(self._numbers)}", size)
-        except OSError:
+        except OSError as error:
+            self.shortage = f"{self._root} has no room for {size} bytes ({error.strerror or error})"
             return None
         self._all.append(segment)
         return segment
@@ -108,7 +111,9 @@ class Scope:
         self._next = 0
 
     def place(self, tensor: WireTensor) -> Place | None:
-        """Copy `tensor` into shared memory; None when it is small or there is no room."""
+        """Copy `tensor` into shared memory if it is not there; None when it is small or there is no room."""
+        if tensor.place is not None:
+            return tensor.place
         if tensor.nbytes < THRESHOLD or self._arena is None:
             return None
         if not self._leases or self._next + tensor.nbytes > self._leases[-1].size:

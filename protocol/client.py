@@ -20,6 +20,7 @@ from .messages import Message
 from .messages.client import CLIENT_MESSAGES, Hello, Predict, PutBlob, Run
 from .messages.common import Slot
 from .messages.engine import Error, Welcome
+from .shelf import Shelf
 from .shm import host_identity, session_prefix
 from .sockets import SocketChannel
 from .tensors import digest
@@ -159,6 +160,11 @@ class Client:
         """
         self._work.check()
         return self._work.slots.lend(nbytes)
+
+    def shelf(self) -> Shelf | None:
+        """Room for tensors that stay from message to message; None without shared memory."""
+        self._work.check()
+        return self._work.shelf()
 
     def close(self) -> None:
         """Say bye and let go of everything; a request under way in another thread ends in EngineLostError."""

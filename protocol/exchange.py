@@ -18,6 +18,7 @@ from .messages import Message
 from .messages.client import Bye
 from .messages.common import Slot
 from .messages.control import Cancel
+from .shelf import Shelf
 from .transport import Channel
 
 _TICK = 0.01
@@ -57,6 +58,10 @@ class Exchange:
         """Raise EngineLostError when the session has ended."""
         if self.ended:
             raise EngineLostError(f"the session has ended: {self.ended}")
+
+    def shelf(self) -> Shelf | None:
+        """A shelf in the session's shared memory, None when there is none."""
+        return Shelf(self._arena) if self._arena is not None else None
 
     @contextmanager
     def turn(self, poll: Poll | None) -> Iterator[None]:

@@ -11,7 +11,7 @@ from .limits import WireLimits, clip
 from .messages.base import Record, is_digest
 from .tensors import flat
 from .transport import Frame, Placer, SegmentOpener
-from .values import ITEM_SIZES, Blob, WireTensor
+from .values import ITEM_SIZES, Blob, Place, WireTensor
 
 TENSOR, BLOB = "$tensor", "$blob"
 _ALIGNMENT = 64
@@ -72,6 +72,8 @@ class BodyPacker:
         place = self._placer(tensor) if self._placer and tensor.nbytes else None
         if place:
             entry |= {"segment": place.segment, "offset": place.offset}
+            if tensor.same and place == tensor.place:
+                entry["same"] = True
         else:
             self.frames.append(flat(tensor.data))
             entry["frame"] = len(self.frames)
@@ -195,8 +197,12 @@ def _tensor(
     _check_size(nbytes, len(shape), limits)
     if ("frame" in entry) == ("segment" in entry):
         raise ProtocolError("a tensor lies either in a frame or in a segment")
-    data = _frame(entry["frame"], left) if "frame" in entry else _view(entry, nbytes, opener)
-    return WireTensor(dtype, tuple(shape), data)
+    if "frame" in entry:
+        return WireTensor(dtype, tuple(shape), _frame(entry["frame"], left))
+    data, same = _view(entry, nbytes, opener), entry.get("same", False)
+    if type(same) is not bool:
+        raise ProtocolError("'same' must be a boolean")
+    return WireTensor(dtype, tuple(shape), data, Place(entry["segment"], entry["offset"]), same)
 
 
 def _frame(index: Any, left: list[memoryview | None]) -> memoryview:

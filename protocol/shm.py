@@ -24,8 +24,8 @@ from .errors import ProtocolError
 from .limits import clip
 from .messages.common import Slot
 from .tensors import flat
-from .transport import Place, Placer, SegmentOpener
-from .values import WireTensor
+from .transport import Placer, SegmentOpener
+from .values import Place, WireTensor
 
 if sys.platform != "win32":
     import fcntl

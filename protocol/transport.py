@@ -7,21 +7,11 @@ not write into them. Frames from `recv` belong to the receiver, and nobody else 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from .values import WireTensor
+from .values import Place, WireTensor
 
 Frame: TypeAlias = bytes | memoryview
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in shared memory: segment name and byte offset."""
-
-    segment: str
-    offset: int
-
 
 #: Copies a tensor into shared memory and says where, or None: send it as a frame.
 Placer: TypeAlias = Callable[[WireTensor], Place | None]

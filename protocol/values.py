@@ -26,16 +26,28 @@ ITEM_SIZES: Mapping[str, int] = {
 }
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in shared memory: segment name and byte offset."""
+
+    segment: str
+    offset: int
+
+
 @dataclass(frozen=True, eq=False)
 class WireTensor:
     """A dense, C-contiguous tensor as bytes: what crosses the wire beside a message, never inside it.
 
-    dtype: a key of ITEM_SIZES; shape: non-negative lengths; data: exactly prod(shape) * item size bytes.
+    dtype: a key of ITEM_SIZES; shape: non-negative lengths; data: exactly prod(shape) * item size bytes;
+    place: where they lie in shared memory already; same: whether they are what lay there in the last message
+    that named the place.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
+    place: Place | None = None
+    same: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:

@@ -66,7 +66,7 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     try:
         model = load(MODEL, dtype=torch.float32, device=device)
         case = _sized(model)
-        with _client(device) as client:
+        with open_client(device) as client:
             loops = {
                 "bare": partial(_bare, model, case),
                 "whole_loop": partial(_whole_loop, client, case),
@@ -160,7 +160,8 @@ def _look(_: Message) -> None:
 
 
 @contextmanager
-def _client(device: torch.device) -> Iterator[Client]:
+def open_client(device: torch.device) -> Iterator[Client]:
+    """A session with an engine of its own, in fp32 and with one thread."""
     spec = LaunchSpec(device=device.type, dtype="float32", adopt=False, options=("--threads=1",))
     engine = adopt_or_start(spec)
     try:

@@ -16,6 +16,7 @@ from ..cli import write
 BENCHES: Mapping[str, str] = {
     "hop": "a tensor to another process and back, by frames and by shared memory",
     "overhead": "a denoise loop through the engine against the same loop called bare",
+    "control": "ControlNet residuals into the engine against one copy of as many bytes",
     "step": "one step of each model family against ComfyUI's own module",
     "load": "a large checkpoint into the engine against reading the same file",
 }

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...protocol.errors import UnsupportedRequestError
 from ..attention.seam import Attention
+from . import skipping
 from .family import Family
 from .header import Header
 
@@ -57,25 +58,34 @@ class Model:
 
         x (B,C,[T,]H,W) any float dtype, with concatenated conditioning channels; timestep (B,) as ComfyUI's
         sampling object gives it, or (B,...) per frame or token, kept in fp32; conditioning as ComfyUI passes
-        it, None meaning absent.
+        it, None meaning absent, and `skip_blocks` (skipping.py).
         Raises UnsupportedRequestError for a key this family does not honour, InvalidRequestError for misfits.
         """
-        given = {key: self._cast(value) for key, value in conditioning.items() if value is not None}
+        done: dict[int, torch.Tensor] = {}
+        given = {key: self._cast(value, done) for key, value in conditioning.items() if value is not None}
+        skipped = skipping.skipped(
+            self.module, self.adapter.name, self.adapter.title, given.pop(skipping.ARGUMENT, None)
+        )
         for key in sorted(given.keys() - self.adapter.conditioning):
             raise UnsupportedRequestError(
                 f"{self.adapter.title} does not know the conditioning {key!r}.",
                 hint="Remove the node that sets it, or sample with ComfyUI's own loader.",
             )
         exact = timestep.to(device=self.device, dtype=torch.float32)
-        with self.attention:
-            return self.adapter.predict(self.module, self._cast(x), exact, given)
+        with self.attention, skipped:
+            return self.adapter.predict(self.module, self._cast(x, done), exact, given)
 
-    def _cast(self, value: Any) -> Any:
-        """Tensors to the device, those of floats to the dtype too, within lists and tables as well."""
+    def _cast(self, value: Any, done: dict[int, torch.Tensor]) -> Any:
+        """Tensors to the device, those of floats to the dtype too, within lists and tables as well.
+
+        `done` has what was cast before, by the id of what it was cast from: one tensor stays one.
+        """
         if isinstance(value, torch.Tensor):
-            return value.to(self.device, self.dtype if value.is_floating_point() else None)
+            if id(value) not in done:
+                done[id(value)] = value.to(self.device, self.dtype if value.is_floating_point() else None)
+            return done[id(value)]
         if isinstance(value, list | tuple):
-            return [self._cast(item) for item in value]
+            return [self._cast(item, done) for item in value]
         if isinstance(value, Mapping):
-            return {key: self._cast(item) for key, item in value.items()}
+            return {key: self._cast(item, done) for key, item in value.items()}
         return value

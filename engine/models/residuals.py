@@ -30,7 +30,9 @@ def per_block(residuals: Sequence[Any] | None, blocks: int, like: torch.Tensor) 
     if all(item is None for item in given):
         return None
     given += [None] * (blocks - len(given))
-    return [_full(item, like) for item in given]
+    # ComfyUI hands one tensor to several blocks.
+    full = {id(item): _full(item, like) for item in given}
+    return [full[id(item)] for item in given]
 
 
 def _full(item: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
@@ -41,4 +43,6 @@ def _full(item: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
             f"A control residual of shape {list(item.shape)} does not fit {like.shape[1]} image tokens.",
             hint="Use a ControlNet made for this model, at the size of the image.",
         )
-    return functional.pad(item.to(like), (0, 0, 0, like.shape[1] - item.shape[1]))
+    missing = like.shape[1] - item.shape[1]
+    # Padding copies, and copying is what a set of residuals costs.
+    return functional.pad(item.to(like), (0, 0, 0, missing)) if missing else item.to(like)

@@ -14,16 +14,23 @@ from ...protocol.torch import from_wire
 from ...protocol.values import Blob, WireTensor, leaves, map_leaves
 from ..sampling.inpaint import Differential, Inpaint
 from .blobs import BlobStore
+from .kept import Kept
 
 
-def on_device(tree: Any, blobs: BlobStore, device: torch.device) -> Any:
-    """`tree` with wire tensors and blobs as tensors on `device`; MissingBlobError names all that lack."""
+def on_device(tree: Any, blobs: BlobStore, device: torch.device, kept: Kept | None = None) -> Any:
+    """`tree` with wire tensors and blobs as tensors on `device`; MissingBlobError names all that lack.
+
+    One tensor in several places stays one. `kept` has what earlier calls of the same run brought there.
+    """
     held = blobs.get(leaf.digest for leaf in leaves(tree) if isinstance(leaf, Blob))
+    there = kept or Kept()
+    wires = {id(leaf): leaf for leaf in leaves(tree) if isinstance(leaf, WireTensor)}
+    tensors = {key: there.tensor(wire, device) for key, wire in wires.items()}
 
     def place(leaf: Any) -> Any:
-        if isinstance(leaf, WireTensor):
-            return from_wire(leaf).to(device)
-        return held[leaf.digest].to(device) if isinstance(leaf, Blob) else leaf
+        if isinstance(leaf, Blob):
+            return there.blob(leaf.digest, held[leaf.digest], device)
+        return tensors[id(leaf)] if isinstance(leaf, WireTensor) else leaf
 
     return map_leaves(tree, place)
 
@@ -35,8 +42,9 @@ def own_tensor(wire: WireTensor, device: torch.device) -> Tensor:
 
 
 def wire_bytes(tree: Any) -> int:
-    """Bytes of tensors in `tree`; blobs were counted when they came."""
-    return sum(leaf.nbytes for leaf in leaves(tree) if isinstance(leaf, WireTensor))
+    """Bytes of tensors that `tree` brought, each once; blobs were counted when they came."""
+    brought = {id(leaf): leaf for leaf in leaves(tree) if isinstance(leaf, WireTensor) and not leaf.same}
+    return sum(leaf.nbytes for leaf in brought.values())
 
 
 def inpaint_of(mask: Mask | None, shape: torch.Size, device: torch.device) -> Inpaint | None:

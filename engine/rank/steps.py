@@ -15,6 +15,7 @@ from .blobs import BlobStore
 from .conditioning import on_device, wire_bytes
 from .device import describe, peak_bytes, reset_peak
 from .dtype import dtype_name
+from .kept import Kept
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Account:
     seconds_queued: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
+    kept: Kept = field(default_factory=Kept, repr=False)
     _level: float | None = field(default=None, repr=False)
 
     def at(self, level: float) -> None:
@@ -89,7 +91,7 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
     """The raw output for one call, on the host and in the dtype the model computed in, and its seconds."""
     device = model.device
     x, timestep = from_wire(request.x), from_wire(request.timestep)
-    conditioning = on_device(request.conditioning, blobs, device)
+    conditioning = on_device(request.conditioning, blobs, device, account.kept)
     began = time.perf_counter()
     v = model.predict(x.to(device), timestep.to(device, torch.float32), conditioning).cpu()
     seconds = time.perf_counter() - began

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from comfyui import quantised
-from comfyui.families import WAN
+from comfyui.families import WAN, Z_IMAGE
 from comfyui.files import LTX2, VACE
-from comfyui.graphs import FLUX, Graph, Link, sampled, saved
+from comfyui.graphs import ERNIE, FLUX, Graph, Link, Subject, sampled, saved
 from comfyui.pairs import succeeded
 from comfyui.server import ComfyServer
 
@@ -46,18 +46,8 @@ def with_model(graph: Graph, model: Link, **widgets: Any) -> Graph:
             {"nag_scale": 5.0, "nag_alpha": 0.5, "nag_tau": 1.5},
             ("attn1_output_patch", "NAGuidance"),
         ),
-        (
-            "SkipLayerGuidanceDiT",
-            {
-                "double_layers": "0",
-                "single_layers": "0",
-                "scale": 3.0,
-                "start_percent": 0.0,
-                "end_percent": 1.0,
-                "rescaling_scale": 0.0,
-            },
-            ("patches_replace", "dit", "SkipLayerGuidanceDiT"),
-        ),
+        ("FluxKVCache", {}, ("FluxKVCache",)),
+        ("OutboardTestPatch", {"name": "dit"}, ("patches_replace", "dit", "custom node")),
         ("MultiGPU_WorkUnits", {"max_gpus": 2}, None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -125,7 +115,47 @@ def test_a_model_of_another_family_is_refused_and_the_queue_goes_on(
     assert title in refused(comfy, with_model(graph, model))
 
 
-@pytest.mark.parametrize("name", ["attn2_patch", "stg_skip_self_attn", "audio_embeds"])
+@pytest.mark.parametrize("class_type", ["QwenImageDiffsynthControlnet", "ZImageFunControlnet"])
+def test_a_controlnet_that_patches_the_model_is_named(comfy: ComfyServer, class_type: str) -> None:
+    graph = Graph()
+    changed = graph.add(
+        class_type,
+        model=FLUX.model(graph, ours=True),
+        model_patch=graph.add("OutboardTestModelPatch"),
+        vae=graph.add("VAELoader", vae_name="pixel_space"),
+        image=graph.add("OutboardTestImage", height=64, width=64),
+        strength=1.0,
+    )
+    message = refused(comfy, with_model(graph, changed))
+    assert "double_block" in message
+    assert class_type in message
+
+
+def test_a_style_reference_that_patches_the_model_is_named(comfy: ComfyServer) -> None:
+    graph = Graph()
+    changed = graph.add(
+        "USOStyleReference",
+        model=FLUX.model(graph, ours=True),
+        model_patch=graph.add("OutboardTestModelPatch"),
+        clip_vision_output=graph.add("OutboardTestVision"),
+    )
+    message = refused(comfy, with_model(graph, changed))
+    assert "post_input" in message
+    assert "USO" in message
+
+
+@pytest.mark.parametrize("subject", [Z_IMAGE, ERNIE], ids=lambda subject: subject.kind)
+def test_a_model_whose_layers_cannot_be_skipped_is_named(comfy: ComfyServer, subject: Subject) -> None:
+    graph = Graph()
+    layers = {"double_layers": "0", "single_layers": "0", "start_percent": 0.0, "end_percent": 1.0}
+    model = graph.add("SkipLayerGuidanceDiTSimple", model=subject.model(graph, ours=True), **layers)
+    saved(graph, sampled(graph, model, *subject.texts(graph), subject.latent(graph), cfg=3.0), "refused")
+    message = refused(comfy, graph)
+    assert "no blocks that can be skipped" in message
+    assert "SkipLayerGuidance" in message
+
+
+@pytest.mark.parametrize("name", ["attn2_patch", "noise_refiner", "stg_skip_self_attn", "audio_embeds"])
 def test_what_only_some_transformers_read_is_refused(comfy: ComfyServer, name: str) -> None:
     graph = Graph()
     changed = graph.add("OutboardTestPatch", model=WAN.model(graph, ours=True), name=name)

@@ -36,7 +36,6 @@ PAGE = REPOSITORY / "docs" / "templates.md"
 REFUSED = {
     "LoraLoaderModelOnly": "set by LoraLoader nodes",
     "FluxKVCache": "set by FluxKVCache",
-    "SkipLayerGuidanceDiT": "set by SkipLayerGuidanceDiT",
     "QwenImageDiffsynthControlnet": "set by a ControlNet model patch (QwenImageDiffsynthControlnet",
 }
 

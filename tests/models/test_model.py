@@ -48,6 +48,21 @@ def test_inputs_of_any_float_dtype_are_cast(model: Model) -> None:
     assert torch.equal(ask(model, context=exact), ask(model, context=exact.half()))
 
 
+def test_one_tensor_in_several_lists_is_cast_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, seen = torch.ones(1, 2, dtype=torch.float16), dict[str, Any]()
+
+    def look(_: Any, x: torch.Tensor, __: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        seen.update(given)
+        return x
+
+    monkeypatch.setattr(type(model.adapter), "predict", lambda _, *arguments: look(*arguments))
+    monkeypatch.setattr(type(model.adapter), "conditioning", frozenset({"context", "control"}))
+    ask(model, control={"input": [shared, None, shared], "output": [shared]})
+    control = seen["control"]
+    assert control["input"][0].dtype == model.dtype
+    assert control["input"][0] is control["input"][2] is control["output"][0]
+
+
 def test_answers_carry_no_graph_and_may_be_changed_in_place(model: Model) -> None:
     answer = ask(model)
     assert not answer.requires_grad

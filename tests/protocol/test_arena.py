@@ -14,7 +14,7 @@ from outboard.protocol.arena import THRESHOLD, Arena, Scope, Slots
 from outboard.protocol.errors import ProtocolError
 from outboard.protocol.messages.common import Slot
 from outboard.protocol.shm import Segment, session_prefix
-from outboard.protocol.transport import Place
+from outboard.protocol.values import Place
 from wire_samples import tensor
 
 PREFIX = session_prefix("e1", "s1")
@@ -60,6 +60,7 @@ def test_a_full_disk_means_no_segment(arena: Arena, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert arena.lease(1) is None
+    assert "No space left on device" in arena.shortage
     assert Scope(arena).place(tensor(THRESHOLD)) is None
 
 

@@ -147,7 +147,7 @@ def poison(frames: list[bytes], random: Random) -> None:
         if isinstance(container, list) and random.random() < 0.3:
             container.append(value)
         elif isinstance(container, dict) and random.random() < 0.2:
-            container[random.choice(["$tensor", "$blob", "segment", "offset", "frame", "x"])] = value
+            container[random.choice(["$tensor", "$blob", "segment", "offset", "same", "frame", "x"])] = value
         elif isinstance(container, dict) and random.random() < 0.2:
             del container[key]
         else:

@@ -20,7 +20,7 @@ from outboard.protocol.shm import (
     sweep,
     sweep_abandoned,
 )
-from outboard.protocol.transport import Place
+from outboard.protocol.values import Place
 from wire_samples import tensor
 
 PREFIX = session_prefix("e1", "s1")

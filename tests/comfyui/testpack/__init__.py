@@ -13,6 +13,7 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from . import detection
+from .control import TestControl
 
 CALLS: dict[str, dict[str, int]] = {}
 
@@ -145,7 +146,10 @@ class TestConcatMask:
 
 
 class TestPatch:
-    """Sets a patch that returns what it is given, or an option, for the inside of the diffusion model."""
+    """Sets a patch that returns what it is given, or an option, for the inside of the diffusion model.
+
+    "dit" replaces the first block by such a function, which is nobody's that is known.
+    """
 
     CATEGORY = "outboard/tests"
     FUNCTION = "make"
@@ -157,11 +161,29 @@ class TestPatch:
 
     def make(self, model: Any, name: str) -> tuple[Any, ...]:
         model = model.clone()
-        if name.endswith("_patch"):
+        if name.endswith(("_patch", "_refiner")):
             model.set_model_patch(lambda given: given, name)
+        elif name == "dit":
+            model.set_model_patch_replace(lambda args, _: args, name, "double_block", 0)
         else:
             model.model_options["transformer_options"][name] = True
         return (model,)
+
+
+class TestVision:
+    """What a CLIP vision model says of a picture: random states of width 1280."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("CLIP_VISION_OUTPUT",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def make(self) -> tuple[Any, ...]:
+        states = randn(22, 1, 20, 4, 1280)
+        return (SimpleNamespace(all_hidden_states=states, penultimate_hidden_states=states[:, -1]),)
 
 
 class TestModelPatch:
@@ -194,6 +216,8 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestConcatMask": TestConcatMask,
     "OutboardTestPatch": TestPatch,
     "OutboardTestModelPatch": TestModelPatch,
+    "OutboardTestVision": TestVision,
+    "OutboardTestControl": TestControl,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
 }
