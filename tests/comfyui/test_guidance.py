@@ -17,6 +17,7 @@ from comfyui.server import ComfyServer
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 Compare = Callable[[Subject, Build, str], Pair]
+Node = tuple[str, dict[str, Any]]
 SUBJECTS = pytest.mark.parametrize("subject", [FLUX, WAN, DIGITS], ids=lambda subject: subject.kind)
 #: Few steps: trained weights under strong guidance answer rounding more with each.
 STEPS = 4
@@ -27,7 +28,7 @@ class Case:
     """One way to guide: nodes on the MODEL, and a guider over three texts, None for a KSampler over two."""
 
     name: str
-    nodes: tuple[tuple[str, dict[str, Any]], ...] = ()
+    nodes: tuple[Node, ...] = ()
     guider: tuple[str, dict[str, str], dict[str, Any]] | None = None
     cfg: float = 4.0
     batch: int = 2
@@ -67,11 +68,11 @@ def custom(graph: Graph, model: Link, guider: Link, latent: Link) -> Link:
 RESCALE = ("RescaleCFG", {"multiplier": 0.7})
 NORM = ("CFGNorm", {"strength": 0.9})
 NORM_BEFORE = ("CFGNorm", {"strength": 0.8, "pre_cfg": True})
-ZERO_STAR = ("CFGZeroStar", {})
+ZERO_STAR: Node = ("CFGZeroStar", {})
 APG = ("APG", {"eta": 0.5, "norm_threshold": 5.0, "momentum": 0.0})
 APG_MOMENTUM = ("APG", {"eta": 0.5, "norm_threshold": 8.0, "momentum": -0.5})
-TCFG = ("TCFG", {})
-MAHIRO = ("Mahiro", {})
+TCFG: Node = ("TCFG", {})
+MAHIRO: Node = ("Mahiro", {})
 EPSILON = ("Epsilon Scaling", {"scaling_factor": 1.02})
 SCORE = ("TemporalScoreRescaling", {"tsr_k": 0.95, "tsr_sigma": 1.0})
 RENORM = ("RenormCFG", {"cfg_trunc": 0.9, "renorm_cfg": 1.0})
@@ -138,7 +139,7 @@ def test_renormed_guidance(compare: Compare) -> None:
 
 
 @pytest.mark.parametrize("node", [LINEAR, TRIANGLE], ids=lambda node: node[0])
-def test_a_scale_for_each_row_of_a_batch(compare: Compare, node: tuple[str, dict[str, Any]]) -> None:
+def test_a_scale_for_each_row_of_a_batch(compare: Compare, node: Node) -> None:
     compare(FLUX, Case("rows", (node,), batch=3).build(FLUX), "whole_loop")
 
 
@@ -351,7 +352,7 @@ def test_two_models_predict_step_by_step_each_with_its_own_account(comfy: ComfyS
     assert float((stock - ours).abs().max() / stock.abs().max()) <= FLUX.tolerance
 
 
-def own(place: str) -> tuple[str, dict[str, Any]]:
+def own(place: str) -> Node:
     return "OutboardTestGuidance", {"place": place}
 
 
@@ -366,7 +367,7 @@ def own(place: str) -> tuple[str, dict[str, Any]]:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_code_that_is_not_stock_runs_step_by_step(
-    compare: Compare, nodes: tuple[tuple[str, dict[str, Any]], ...], reason: str
+    compare: Compare, nodes: tuple[Node, ...], reason: str
 ) -> None:
     pair = compare(FLUX, replace(CASES[0], nodes=nodes).build(FLUX), "per_step")
     assert pair.report["reason"] == reason
