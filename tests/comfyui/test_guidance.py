@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from comfyui.families import WAN
-from comfyui.graphs import DIGITS, FLUX, Graph, Link, Subject, sampled
+from comfyui.families import WAN, Z_IMAGE
+from comfyui.files import FILL
+from comfyui.graphs import DIGITS, ERNIE, FLUX, Graph, Link, Subject, out, sampled
 from comfyui.pairs import Build, Pair, run_one
 from comfyui.server import ComfyServer
 
@@ -246,12 +247,8 @@ def test_a_mask_may_bound_the_area_of_a_picture(compare: Compare) -> None:
 
 
 BOTH_PATHS = [
-    *(
-        (case.name, case.build(FLUX))
-        for case in CASES
-        if case.name in ("all", "perp-changed", "dual-changed")
-    ),
-    *((places.name, places.build(FLUX)) for places in PLACES if places.name in ("areas", "rest", "fallback")),
+    *((case.name, case.build(FLUX)) for case in CASES),
+    *((places.name, places.build(FLUX)) for places in PLACES),
 ]
 
 
@@ -310,6 +307,39 @@ def test_a_second_pass_over_a_larger_latent(compare: Compare) -> None:
         return sampled(graph, model, *texts, larger, cfg=3.0, denoise=0.5, steps=6)
 
     compare(FLUX, build, "whole_loop")
+
+
+@pytest.mark.parametrize("noise_mask", [True, False], ids=["masked", "whole"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_fill_model_over_a_picture(compare: Compare, batch: int, noise_mask: bool) -> None:
+    fill = replace(FLUX, file=FILL, kind="fill")
+
+    def build(graph: Graph, model: Link) -> Link:
+        size = {"height": fill.height * 8, "width": fill.width * 8}
+        positive, negative = fill.texts(graph)
+        filling = graph.add(
+            "InpaintModelConditioning",
+            positive=combined(graph, positive, area(fill, graph)),
+            negative=negative,
+            vae=graph.add("OutboardTestVae", channels=fill.channels),
+            pixels=graph.add("OutboardTestImage", **size),
+            mask=graph.add("OutboardTestMask", **size),
+            noise_mask=noise_mask,
+        )
+        latent = graph.add("RepeatLatentBatch", samples=out(filling, 2), amount=batch)
+        return sampled(graph, model, filling, out(filling, 1), latent, cfg=3.0)
+
+    compare(fill, build, "whole_loop")
+
+
+@pytest.mark.parametrize("subject", [Z_IMAGE, ERNIE, FLUX], ids=lambda subject: subject.kind)
+def test_texts_of_two_lengths_share_a_call_where_that_is_exact(compare: Compare, subject: Subject) -> None:
+    def build(graph: Graph, model: Link) -> Link:
+        texts = subject.text(graph, 1, tokens=11), subject.text(graph, 2, tokens=70)
+        return sampled(graph, model, *texts, subject.latent(graph, batch=2), cfg=4.0, steps=STEPS)
+
+    report = compare(subject, build, "whole_loop").report
+    assert report["forwards"] == STEPS * (2 if subject is FLUX else 1)
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.6])
