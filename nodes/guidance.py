@@ -17,7 +17,7 @@ from ..protocol.messages.guidance import Momentum, PerpNegCfg
 from ..protocol.torch import from_wire
 from ..protocol.values import Tree
 from . import conditioning, guiders
-from .known import Found, find
+from .recognition import Found, find
 from .stock_guidance import AFTER, BEFORE, COMBINE, TABLE, WRAPPER
 
 PLACES = (BEFORE, COMBINE, AFTER)
