@@ -42,8 +42,7 @@ class Boundary:
             x,
             timestep,
             _sigma(options),
-            # What the engine remembers of a conditioning is not of use to the one with fewer layers.
-            [f"{branch}.skipped" if skipped else str(branch) for branch in options.get("uuids", ())],
+            _branches(options, skipped),
             {**given, "rope_options": options.get("rope_options"), "skip_blocks": skipped},
         )
 
@@ -63,6 +62,16 @@ def _left_out(value: Any, default: Any) -> bool:
     """Whether ComfyUI filled in a default that says nothing: no, none, or an empty list."""
     empty = value is None or value is False or (isinstance(value, (list, tuple)) and not value)
     return empty and default is not inspect.Parameter.empty and value == default
+
+
+def _branches(options: Mapping[str, Any], skipped: object) -> list[str]:
+    """An id for each group of rows. ComfyUI may give conds of two sides one uuid, so the side is in it.
+
+    What the engine remembers of a conditioning is of no use to the same one with fewer layers.
+    """
+    sides, uuids = options.get("cond_or_uncond", ()), options.get("uuids", ())
+    ending = ".skipped" if skipped else ""
+    return [f"{side}.{uuid}{ending}" for side, uuid in zip(sides, uuids, strict=False)]
 
 
 def _sigma(options: Mapping[str, Any]) -> float | None:

@@ -22,6 +22,7 @@ from outboard.protocol.client import Client
 from outboard.protocol.messages.client import Predict, Run
 from outboard.protocol.messages.common import Branch, FlowSampling, ModelRef
 from outboard.protocol.messages.control import Status, StatusReport
+from outboard.protocol.messages.guidance import Cfg
 from outboard.protocol.shm import FAMILY, shm_root
 from outboard.protocol.torch import pack_tree, to_wire
 
@@ -43,7 +44,7 @@ def noise(seed: int = 1, rows: int = 1) -> torch.Tensor:
 
 
 def run(steps: int = 4, **changes: Any) -> Run:
-    """A digit with the shipped model; `changes` replace fields."""
+    """A digit with the shipped model; `changes` replace fields, `cfg` is the scale of plain guidance."""
     start = noise()
     fields: dict[str, Any] = {
         "model": ref(),
@@ -53,7 +54,8 @@ def run(steps: int = 4, **changes: Any) -> Run:
         "noise": to_wire(start),
         "latent": to_wire(torch.zeros_like(start)),
         "seed": 1,
-        "positive": branch(3),
+        "guidance": Cfg(scale=changes.pop("cfg", 1.0)),
+        "positive": [branch(3)],
     }
     return Run(**{**fields, **changes})
 

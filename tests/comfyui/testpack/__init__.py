@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +130,26 @@ class TestImage:
         return (torch.rand(1, height, width, 3, generator=torch.Generator().manual_seed(7)),)
 
 
+class TestVae:
+    """An encoder alone: each latent pixel is the same mixture of the mean colours of 8x8 pixels."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("VAE",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"channels": NUMBER}}
+
+    def make(self, channels: int) -> tuple[Any, ...]:
+        return (SimpleNamespace(encode=partial(_mixed, randn(31, 3, channels))),)
+
+
+def _mixed(mixture: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+    small = torch.nn.functional.avg_pool2d(pixels.movedim(-1, 1), 8)
+    return torch.einsum("bchw,cd->bdhw", small, mixture)
+
+
 class TestConcatMask:
     """Adds `mask`, the same for all frames, as concat_mask [1, 1, frames, height, width]."""
 
@@ -186,6 +207,59 @@ class TestVision:
         return (SimpleNamespace(all_hidden_states=states, penultimate_hidden_states=states[:, -1]),)
 
 
+class TestGuidance:
+    """Changes guidance by code of its own, under the name and in the place of what a stock node sets."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "place": ("STRING", {"default": ""})}}
+
+    def make(self, model: Any, place: str) -> tuple[Any, ...]:
+        model = model.clone()
+        if place == "predict_noise":
+            model.add_wrapper(place, lambda executor, *args, **keywords: executor(*args, **keywords) * 0.9)
+        elif place == "sampler_pre_cfg_function":
+            model.set_model_sampler_pre_cfg_function(lambda args: [x0 * 0.9 for x0 in args["conds_out"]])
+        elif place == "sampler_cfg_function":
+            model.set_model_sampler_cfg_function(_disguised(True, 2.0))
+        else:
+            model.set_model_sampler_post_cfg_function(lambda args: args["denoised"] * 0.9)
+        return (model,)
+
+
+def _disguised(is_flow: bool, multiplier: float) -> Any:
+    """By its name and its closure it is RescaleCFG's, by its source it is not."""
+
+    def rescale_cfg(args: dict[str, Any]) -> torch.Tensor:
+        noise: torch.Tensor = args["uncond"] + multiplier * is_flow * (args["cond"] - args["uncond"])
+        return noise
+
+    rescale_cfg.__module__ = "comfy_extras.nodes_model_advanced"
+    rescale_cfg.__qualname__ = "RescaleCFG.patch.<locals>.rescale_cfg"
+    return rescale_cfg
+
+
+class TestPerStep:
+    """Asks for the path by step, as Outboard Settings do for an Outboard KSampler."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",)}}
+
+    def make(self, model: Any) -> tuple[Any, ...]:
+        model = model.clone()
+        model.model_options["outboard"] = SimpleNamespace(path="per_step")
+        return (model,)
+
+
 class TestModelPatch:
     """A patch model of a ControlNet for Qwen-Image or Z-Image, which does nothing."""
 
@@ -218,6 +292,9 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestVision": TestVision,
     "OutboardTestControl": TestControl,
+    "OutboardTestGuidance": TestGuidance,
+    "OutboardTestVae": TestVae,
+    "OutboardTestPerStep": TestPerStep,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
 }
