@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -19,3 +19,14 @@ def current_node() -> str:
 
     context = get_executing_context()
     return "" if context is None else str(context.node_id)
+
+
+def measured(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes of a FLUX.1 by its tensors' shapes: ComfyUI 0.3.64 takes the published one's for granted.
+
+    config: what ComfyUI has detected; empty for any other model, and for a file without these tensors.
+    """
+    if config.get("image_model") != "flux" or not {"img_in.weight", "txt_in.weight"} <= shapes.keys():
+        return {}
+    hidden, context = shapes["txt_in.weight"]
+    return {"hidden_size": hidden, "num_heads": hidden // sum(config["axes_dim"]), "context_in_dim": context}

@@ -24,8 +24,17 @@ PREVIEW_MODULE = "latent_preview"
 
 #: Keys of a cond that change more than the arguments of the DiT.
 COND_KEYS = ("area", "mask", "timestep_start", "timestep_end", "control", "gligen", "hooks", "default")
+#: What TorchCompileModel and MultiGPU_WorkUnits leave behind; see patcher.py.
+DECIDED_BY_THE_ENGINE = ("torch_compile_kwargs", "multigpu_options")
 OPTION_KEYS = frozenset(
-    {"transformer_options", "to_load_options", "disable_cfg1_optimization", "denoise_mask_function", OPTION}
+    {
+        "transformer_options",
+        "to_load_options",
+        "disable_cfg1_optimization",
+        "denoise_mask_function",
+        OPTION,
+        *DECIDED_BY_THE_ENGINE,
+    }
 )
 TRANSFORMER_KEYS = frozenset(
     {

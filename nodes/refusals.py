@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..protocol.errors import UnsupportedRequestError
+from . import engine_decides
 
 STOCK = "Not yet supported; use the stock loader (UNETLoader) for this graph."
 
@@ -61,19 +61,21 @@ def check_patcher(patcher: Any) -> None:
             _refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
     for key in getattr(patcher, "weight_wrapper_patches", {}):
         _refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
-    if patcher.additional_models.get("multigpu"):
-        _refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
 
 
-def check_options(transformer_options: Mapping[str, Any]) -> None:
-    """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect."""
-    _check_callables(transformer_options.get("patches") or {}, UNET_PATCHES, "patches")
+def check_options(transformer_options: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect.
+
+    reads: whether the DiT reads the patches of a name, see inert.py.
+    """
+    patches = transformer_options.get("patches") or {}
+    _check_callables({key: patches[key] for key in patches if reads(key)}, UNET_PATCHES, "patches")
     _check_callables(transformer_options.get("patches_replace") or {}, UNET_REPLACEMENTS, "patches_replace")
     for key, node in INNER_OPTIONS.items():
         if transformer_options.get(key) is not None:
             _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
-        _ATTENTION_WARNING.once()
+        engine_decides.ATTENTION.once()
 
 
 def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: str) -> None:
@@ -95,21 +97,3 @@ def _check_weights(patches: Mapping[str, Any]) -> None:
 
 def _refuse(what: str, node: str) -> None:
     raise UnsupportedRequestError(f"{what}, set by {node}.", hint=STOCK)
-
-
-class _Warning:
-    """A log line that appears once per process."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._told = False
-
-    def once(self) -> None:
-        if not self._told:
-            self._told = True
-            logging.warning(self._text)
-
-
-_ATTENTION_WARNING = _Warning(
-    "Outboard: the attention chosen by ModelAttentionBackend has no effect; the engine has its own."
-)

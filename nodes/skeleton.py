@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from ..engine.models.header import Header
 from ..engine.models.registry import Detected
 from ..protocol.errors import UnsupportedModelError
-from .compat import known
+from .compat import known, measured
 from .weight_dtype import is_quantised
 
 TORCH_DTYPES = {
@@ -53,8 +53,10 @@ def build(
     config.set_inference_dtype(dtype, cast, **known(config.set_inference_dtype, device=load_device))
     try:
         model = config.get_model(weights, "", device=torch.device("meta"))
-    except (AssertionError, TypeError, ValueError) as error:
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise _unknown(header, detected) from error
+    if not _fits(model, config.process_unet_state_dict(dict(weights))):
+        raise _unknown(header, detected)
     model.device = offload_device
     return model
 
@@ -65,9 +67,17 @@ def _configured(header: Header, detected: Detected) -> tuple[Any, dict[str, torc
     config = recognise(weights, "", **known(recognise, metadata=dict(header.metadata)))
     if config is None:
         raise _unknown(header, detected)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    config.unet_config.update(measured(config.unet_config, shapes))
     # Mixed-precision operations would have no weights until a file is read into them.
     config.quant_config = None
     return config, weights
+
+
+def _fits(model: Any, weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether every weight has the shape that this ComfyUI gives it, as its own loader demands."""
+    there = model.diffusion_model.state_dict()
+    return all(weights[name].shape == there[name].shape for name in weights.keys() & there.keys())
 
 
 def _chosen(header: Header, detected: Detected, supported: Sequence[torch.dtype]) -> torch.dtype:

@@ -18,9 +18,11 @@ from ..protocol.messages.engine import Step
 from ..protocol.torch import from_wire, to_wire
 from . import conditioning, refusals, sampler_name
 from .eligibility import PREVIEW_MODULE, Loop, reason_against
+from .inert import Reader
 from .progress import LoadingProgress
 from .remote import RemoteModel
 from .report import publish
+from .trial import TRIALS
 
 
 def sampler_sample(
@@ -44,8 +46,8 @@ def sampler_sample(
     loop = Loop(
         guider, executor.class_obj, sigmas, extra_args, callback, noise, latent, denoise_mask, samplers
     )
-    refusals.check_options(loop.transformer_options)
-    reason = reason_against(loop)
+    refusals.check_options(loop.transformer_options, Reader(guider.inner_model.diffusion_model))
+    reason = reason_against(loop) or _differs(loop)
     if not reason:
         steps = Steps(loop, remote.ref.name, disable_pbar)
         try:
@@ -64,6 +66,15 @@ def sampler_sample(
             guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar
         )
     return sampled
+
+
+def _differs(loop: Loop) -> str:
+    """Why a sampler that the engine knows by name is another one here."""
+    name = sampler_name.name_of(loop.sampler, loop.samplers)
+    options = sampler_name.plain_options(loop.sampler) or {}
+    flow = _flow(loop.model_sampling)
+    agreed = TRIALS.agree(loop.guider, loop.sampler, name, options, flow, loop.noise.device)
+    return "" if agreed else f"sampler {name}, which this ComfyUI computes differently"
 
 
 def _run(loop: Loop, remote: RemoteModel, steps: Steps) -> torch.Tensor:

@@ -5,7 +5,6 @@ COMFYUI_PATH names its tree (else ~/ComfyUI), COMFYUI_PYTHON its interpreter (el
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from comfyui import files
+from comfyui import files, versions
 from comfyui.graphs import Subject
+from comfyui.matrix_table import MATRIX
 from comfyui.pairs import DEFAULT, Build, Pair, run_pair
 from comfyui.server import ComfyServer, environment
 from comfyui.table import TABLE
@@ -26,13 +26,11 @@ PACK = "Comfy-UI.Outboard-test"
 
 
 def comfy_tree() -> Path:
-    return Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI").expanduser()
+    return versions.first().tree
 
 
 def comfy_python() -> Path:
-    named = os.environ.get("COMFYUI_PYTHON")
-    venv = comfy_tree() / ".venv"
-    return Path(named) if named else venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return versions.first().python
 
 
 def absence() -> str:
@@ -83,6 +81,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if table is not None:
         terminalreporter.section("official templates")
         terminalreporter.line(f"{table.line()}; at most {table.difference:.2e} from stock")
+    matrix = config.stash.get(MATRIX, None)
+    if matrix is not None:
+        terminalreporter.section("stock nodes around our MODEL")
+        for line in matrix.summary():
+            terminalreporter.line(line)
 
 
 def make_base(folder: Path) -> Path:
