@@ -75,9 +75,15 @@ def _configured(header: Header, detected: Detected) -> tuple[Any, dict[str, torc
 
 
 def _fits(model: Any, weights: Mapping[str, torch.Tensor]) -> bool:
-    """Whether every weight has the shape that this ComfyUI gives it, as its own loader demands."""
+    """Whether every weight has the shape that this ComfyUI gives it, as its own loader demands.
+
+    And whether it knows what the file marks by a tensor of a name like __this__: a network that is computed
+    in another way.
+    """
     there = model.diffusion_model.state_dict()
-    return all(weights[name].shape == there[name].shape for name in weights.keys() & there.keys())
+    marks = {name for name in weights if name.startswith("__")}
+    both = weights.keys() & there.keys()
+    return marks <= both and all(weights[name].shape == there[name].shape for name in both)
 
 
 def _chosen(header: Header, detected: Detected, supported: Sequence[torch.dtype]) -> torch.dtype:

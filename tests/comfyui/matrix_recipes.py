@@ -140,10 +140,13 @@ def split(noise: str, leftover: str) -> Recipe:
 
 
 def referred(scene: Scene) -> Link:
-    return scene.node("ReferenceLatent", conditioning=scene.text(), latent=scene.latent(8))
+    text = scene.text()
+    for seed in (8, 9):
+        text = scene.node("ReferenceLatent", conditioning=text, latent=scene.latent(seed))
+    return text
 
 
-def with_reference(scene: Scene) -> Link:
+def with_references(scene: Scene) -> Link:
     return scene.sample(positive=referred(scene))
 
 

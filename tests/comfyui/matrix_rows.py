@@ -29,8 +29,8 @@ class Row:
     """One node. `base`: the same graph without it, None where there is no such graph.
 
     widgets: of the samplers; subjects: what of each family it runs on; refused: words of the refusal that may
-    come; fails: words of stock's own error; inert: families where stock ignores the node; skips: whether it
-    must leave steps out.
+    come; fails: words of the errors that stock may have; inert: families where stock ignores the node; skips:
+    whether it must leave steps out.
     """
 
     title: str
@@ -39,12 +39,14 @@ class Row:
     widgets: Mapping[str, Any] = field(default_factory=lambda: {"steps": 3, "cfg": 4.0})
     subjects: Mapping[str, Subject] = field(default_factory=lambda: FAMILIES)
     refused: str = ""
-    fails: str = ""
+    fails: tuple[str, ...] = ()
     inert: frozenset[str] = frozenset()
     skips: bool = False
 
 
-def guidance(title: str, inert: frozenset[str] = frozenset(), fails: str = "", **given: Any) -> Row:
+def guidance(
+    title: str, inert: frozenset[str] = frozenset(), fails: tuple[str, ...] = (), **given: Any
+) -> Row:
     """A node that only changes the MODEL, in ways that reach no weight."""
     return Row(title, on_model(title, **given), inert=inert, fails=fails)
 
@@ -54,7 +56,7 @@ SAMPLING = (
     guidance("ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=112, height=80),
     guidance("ModelSamplingAuraFlow", shift=2.5),
     guidance("ModelSamplingSD3", shift=4.0),
-    guidance("ModelNoiseScale", noise_scale=1.5),
+    guidance("ModelNoiseScale", noise_scale=1.5, fails=("no attribute 'multiplier'",)),
     Row("BasicGuider+SamplerCustomAdvanced", recipes.basic_guider, base=None),
     Row("CFGGuider", lambda scene: scene.guided(scene.cfg_guider()), base=None),
     Row("DualCFGGuider", recipes.dual_cfg, base=None),
@@ -62,8 +64,8 @@ SAMPLING = (
     Row("BetaSamplingScheduler", recipes.beta_scheduler, base=None),
     Row("DualModelGuider", recipes.dual_model, base=None),
     Row("SamplerSASolver", recipes.sa_solver, base=None),
-    Row("KSampler denoise .5 after LatentUpscaleBy", recipes.upscaled("LatentUpscaleBy", scale_by=1.5)),
-    Row("LatentUpscale two-pass", recipes.upscaled("LatentUpscale", width=128, height=96)),
+    Row("KSampler denoise .5 after LatentUpscaleBy", recipes.upscaled("LatentUpscaleBy", scale_by=1.5), None),
+    Row("LatentUpscale two-pass", recipes.upscaled("LatentUpscale", width=128, height=96), None),
     Row("KSamplerAdvanced split", recipes.split("enable", "disable"), base=None),
     Row("KSamplerAdvanced chain with leftover noise", recipes.split("disable", "enable"), base=None),
     Row("LatentFromBatch (batch_index)", recipes.from_batch, base=recipes.two_latents),
@@ -76,9 +78,14 @@ CONDITIONING = (
     Row("SetLatentNoiseMask", recipes.masked),
     Row("DifferentialDiffusion", recipes.differential(), base=recipes.masked),
     Row("DifferentialDiffusion, batch 2", recipes.differential(batch=2)),
-    Row("ReferenceLatent", recipes.with_reference),
-    Row("FluxKontextMultiReferenceLatentMethod", recipes.reference_method, base=recipes.with_reference),
-    Row("ControlNetApplyAdvanced", recipes.controlled),
+    Row("ReferenceLatent", recipes.with_references, inert=WAN_ONLY),
+    Row(
+        "FluxKontextMultiReferenceLatentMethod",
+        recipes.reference_method,
+        base=recipes.with_references,
+        inert=WAN_ONLY,
+    ),
+    Row("ControlNetApplyAdvanced", recipes.controlled, fails=("too many values to unpack",)),
     Row("InpaintModelConditioning", recipes.inpainted, base=None, subjects={"flux": FILL}),
 )
 GUIDANCE = (
@@ -94,10 +101,10 @@ GUIDANCE = (
     guidance("TemporalScoreRescaling", tsr_k=0.8),
     guidance("CFGOverride", cfg=1.5, end_percent=0.5),
     guidance("FreSca", scale_high=1.5, freq_cutoff=2),
-    guidance("RenormCFG", cfg_trunc=0.5),
+    guidance("RenormCFG", cfg_trunc=0.5, fails=("no attribute 'in_channels'",)),
     Row("ContextWindowsManual", recipes.windows),
     guidance("PerturbedAttentionGuidance", inert=BOTH),
-    guidance("SelfAttentionGuidance", inert=BOTH),
+    guidance("SelfAttentionGuidance", inert=BOTH, fails=("'NoneType' object has no attribute 'shape'",)),
 )
 WEIGHT = (
     Row("LoraLoaderModelOnly", recipes.with_lora("LoraLoaderModelOnly"), refused="LoraLoader"),
@@ -116,14 +123,14 @@ WEIGHT = (
     guidance("UNetSelfAttentionMultiply", inert=BOTH, q=1.2, k=1.1, v=0.9),
 )
 INSIDE = (
-    Row("FluxKVCache", recipes.kv_cache, refused="FluxKVCache", fails="?"),
+    Row("FluxKVCache", recipes.kv_cache, refused="FluxKVCache", fails=("broadcast shape", "KV_Attn_Input")),
     Row("SkipLayerGuidanceDiT", recipes.skipped_layers, refused="SkipLayerGuidanceDiT"),
     Row("SkipLayerGuidanceDiTSimple", recipes.skipped_layers_simple, refused="SkipLayerGuidanceDiT"),
     Row("NAGuidance", on_model("NAGuidance"), refused="NAGuidance", inert=WAN_ONLY),
     guidance("ScaleROPE", scale_x=1.2, shift_x=0.3, scale_y=1.1, shift_t=0.2),
-    guidance("FreeU", fails="?"),
-    Row("HyperTile", on_model("HyperTile"), refused="attn1_patch", fails="?"),
-    Row("TomePatchModel", on_model("TomePatchModel"), refused="attn1_patch", fails="?"),
+    guidance("FreeU", fails=("model_channels",)),
+    Row("HyperTile", on_model("HyperTile"), refused="attn1_patch", fails=("hypertile_in",)),
+    Row("TomePatchModel", on_model("TomePatchModel"), refused="attn1_patch", fails=("tomesd_m",)),
     guidance("PatchModelAddDownscale", inert=BOTH),
 )
 COMPUTING = (

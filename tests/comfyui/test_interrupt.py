@@ -1,8 +1,8 @@
 """The red button ends a run of ours about as soon as it ends stock's, on the same graph in the same server.
 
-Robust on a busy machine: the two are interrupted in turn, and the medians are compared. Ours is allowed half of
-stock's time again and a floor for what a wait costs, for ours polls and both are seen through HTTP. The steps
-are several floors long, so that an engine which ends its step first fails.
+Robust on a busy machine: the two are interrupted in turn, and the medians are compared. Ours is allowed half
+of stock's time again and a floor for what a wait costs, for ours polls and both are seen through HTTP. The
+floor is a part of a step, so that an engine which ends its step first fails.
 """
 
 from __future__ import annotations
