@@ -129,8 +129,8 @@ INSIDE = (
     Row("NAGuidance", on_model("NAGuidance"), refused="NAGuidance", inert=WAN_ONLY),
     guidance("ScaleROPE", scale_x=1.2, shift_x=0.3, scale_y=1.1, shift_t=0.2),
     guidance("FreeU", fails=("model_channels",)),
-    Row("HyperTile", on_model("HyperTile"), refused="attn1_patch", fails=("hypertile_in",)),
-    Row("TomePatchModel", on_model("TomePatchModel"), refused="attn1_patch", fails=("tomesd_m",)),
+    Row("HyperTile", on_model("HyperTile"), refused="attn1_patch", fails=("hypertile_in",), inert=BOTH),
+    Row("TomePatchModel", on_model("TomePatchModel"), refused="attn1_patch", fails=("tomesd_m",), inert=BOTH),
     guidance("PatchModelAddDownscale", inert=BOTH),
 )
 COMPUTING = (
