@@ -15,9 +15,10 @@ class Reader:
     """Whether a diffusion model reads the patches of a name. Holds its classes' text, not the model."""
 
     def __init__(self, diffusion_model: Any) -> None:
-        kinds = {kind for part in diffusion_model.modules() for kind in type(part).__mro__}
-        ours = {kind for kind in kinds if kind.__module__.startswith("comfy.")}
-        self._texts = [_module_of(type(diffusion_model)), *map(_class_of, ours)]
+        kinds: set[Any] = {kind for part in diffusion_model.modules() for kind in type(part).__mro__}
+        ours = [kind for kind in kinds if kind.__module__.startswith("comfy.")]
+        root: Any = type(diffusion_model)
+        self._texts = [_module_of(root), *map(_class_of, ours)]
 
     def __call__(self, name: str) -> bool:
         """True when any of them names it; a text that was not found may name anything."""
@@ -25,12 +26,12 @@ class Reader:
 
 
 @lru_cache(maxsize=512)
-def _class_of(kind: type[Any]) -> str:
+def _class_of(kind: Any) -> str:
     return _text(kind)
 
 
 @lru_cache(maxsize=64)
-def _module_of(kind: type[Any]) -> str:
+def _module_of(kind: Any) -> str:
     return _text(sys.modules[kind.__module__])
 
 
