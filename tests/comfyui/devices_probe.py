@@ -30,12 +30,21 @@ def main(tree: str, repository: str, file: str) -> None:
     runpy.run_path(str(Path(repository) / "engine" / "start.py"))["register"](Path(repository))
     devices = [torch.device("cpu"), torch.device("cuda:1")]
     management.get_all_torch_devices = lambda **_: devices
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger().addHandler(handler)
+    kept = Kept()
+    logging.getLogger().addHandler(kept)
     found = asyncio.run(probe(patcher(file)))
-    sys.stdout.write(json.dumps({**found, "log": lines}) + "\n")
+    sys.stdout.write(json.dumps({**found, "log": kept.lines}) + "\n")
+
+
+class Kept(logging.Handler):
+    """Keeps every line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def patcher(file: str) -> Any:

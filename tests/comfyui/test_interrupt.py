@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def interrupted(comfy: ComfyServer, ours: bool, sampler: str, seed: int) -> tupl
     """Seconds of the second step, and from an interrupt in the third to the end of the prompt."""
     graph = Graph()
     latent = FLUX.latent(graph, scale=LARGE)
-    given = {"steps": STEPS, "seed": seed, "sampler_name": sampler}
+    given: dict[str, Any] = {"steps": STEPS, "seed": seed, "sampler_name": sampler}
     saved(graph, sampled(graph, FLUX.model(graph, ours), *FLUX.texts(graph), latent, **given), "stop")
     node = sampler_of(graph)
     before = progress(comfy, node)["calls"]

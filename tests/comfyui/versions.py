@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 FIRST, OLD = "ComfyUI", "ComfyUI-0.3.64"
+#: By version, the kinds of subjects that it has no network for.
+LACKING: Mapping[str, frozenset[str]] = {
+    "0.3.64": frozenset({"ernie", "flux2", "qwen-2511", "z-image"}),
+}
+#: Versions in which some samplers are not the engine's, and then run step by step.
+OTHER_SAMPLERS = frozenset({"0.3.64"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,10 @@ class Version:
         text = file.read_text(encoding="utf-8") if file.is_file() else self.tree.name
         found = re.search(r"\d+\.\d+\.\d+", text)
         return found[0] if found else self.tree.name
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        return LACKING.get(self.name, frozenset())
 
     @property
     def absence(self) -> str:
