@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import comfy.ops
+
 
 def known(function: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
     """Return those of `keywords` that `function` takes; older versions lack the cosmetic ones."""
@@ -19,6 +21,14 @@ def current_node() -> str:
 
     context = get_executing_context()
     return "" if context is None else str(context.node_id)
+
+
+def reads_quantised() -> bool:
+    """Whether ComfyUI reads quantised files as the engine does.
+
+    0.3.64 ignores most of their layouts without a word, and rounds the biases of scaled fp8 too.
+    """
+    return hasattr(comfy.ops, "mixed_precision_ops")
 
 
 def measured(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -15,8 +15,8 @@ import torch
 from ..engine.models.header import Header
 from ..engine.models.registry import Detected
 from ..protocol.errors import UnsupportedModelError
-from .compat import known, measured
-from .weight_dtype import is_quantised
+from .compat import known, measured, reads_quantised
+from .weight_dtype import has_layouts, is_quantised
 
 TORCH_DTYPES = {
     "BF16": torch.bfloat16,
@@ -45,6 +45,11 @@ def build(
     quantised file has the shapes of its values. Raises UnsupportedModelError for a model that this ComfyUI
     does not know.
     """
+    if has_layouts(detected) and not reads_quantised():
+        raise UnsupportedModelError(
+            f"{header.path}: this ComfyUI reads quantised files in another way than the engine.",
+            hint="Update ComfyUI, or use the stock loader (UNETLoader).",
+        )
     config, weights = _configured(header, detected)
     supported = list(config.supported_inference_dtypes)
     if dtype is None:

@@ -134,7 +134,7 @@ def compare(comfy: ComfyServer, request: pytest.FixtureRequest) -> Callable[...,
         pair = run_pair(comfy, subject.file, build, weight_dtype)
         measured.add(f"{subject.kind} {path}", pair.difference, request.node.name)
         assert pair.difference <= subject.tolerance, f"{pair.difference:.2e} apart"
-        other = DIFFERS in pair.report["reason"] and versions.first().name in versions.OTHER_SAMPLERS
+        other = DIFFERS in pair.report["reason"] and versions.first().old
         assert pair.report["path"] == ("per_step" if other else path), pair.report["reason"]
         return pair
 

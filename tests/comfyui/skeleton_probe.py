@@ -17,8 +17,11 @@ from typing import Any
 def main(tree: str, repository: str, *files: str) -> None:
     sys.path.insert(0, tree)
     sys.argv = sys.argv[:1]
+    # Before comfy/, which has another utils, is put first on the path.
     import comfy.options
+    import utils.install_util
 
+    assert utils.install_util.requirements_path
     comfy.options.enable_args_parsing(False)
     from comfy.cli_args import args
 

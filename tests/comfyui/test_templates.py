@@ -103,8 +103,10 @@ def run(comfy: ComfyServer, nodes: Mapping[str, Node], info: Mapping[str, Any]) 
 def apart(comfy: ComfyServer, graph: Graph, ours: Outcome) -> float:
     """The largest difference from the same graph with the setting off, as a share of the largest value."""
     comfy.post(SETTING, False)
-    stock = succeeded(comfy.run(graph.nodes))
-    comfy.post(SETTING, True)
+    try:
+        stock = succeeded(comfy.run(graph.nodes))
+    finally:
+        comfy.post(SETTING, True)
     found = 0.0
     for name in (name for name, node in graph.nodes.items() if node["class_type"] == "SaveLatent"):
         one, two = (load_file(comfy.latent_path(done, name))["latent_tensor"] for done in (ours, stock))

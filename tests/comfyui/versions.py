@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIRST, OLD = "ComfyUI", "ComfyUI-0.3.64"
-#: By version, the kinds of subjects that it has no network for.
+#: By version, the kinds of subjects that it has no network for, and the quantised files it reads otherwise.
 LACKING: Mapping[str, frozenset[str]] = {
-    "0.3.64": frozenset({"ernie", "flux2", "qwen-2511", "z-image"}),
+    "0.3.64": frozenset(
+        {
+            *("ernie", "flux2", "qwen-2511", "z-image"),
+            *("tiny-flux-scaled.safetensors", "tiny-flux-mixed.safetensors", "tiny-flux-int.safetensors"),
+            "sub/tiny-flux-table.safetensors",
+        }
+    ),
 }
-#: Versions in which some samplers are not the engine's, and then run step by step.
-OTHER_SAMPLERS = frozenset({"0.3.64"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Version:
         text = file.read_text(encoding="utf-8") if file.is_file() else self.tree.name
         found = re.search(r"\d+\.\d+\.\d+", text)
         return found[0] if found else self.tree.name
+
+    @property
+    def old(self) -> bool:
+        """Whether it lacks nodes that the tests use, and has some samplers that are not the engine's."""
+        return self.name in LACKING
 
     @property
     def lacks(self) -> frozenset[str]:

@@ -59,6 +59,7 @@ def z_image(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
 
 def chroma(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
     return {
+        **flux(state_dict, shape),
         "out_dim": shape("img_in.weight")[0],
         "hidden_dim": shape("distilled_guidance_layer.in_proj.weight")[0],
         "n_layers": count(state_dict, "distilled_guidance_layer.layers."),
