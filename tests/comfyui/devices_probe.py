@@ -7,6 +7,7 @@ Prints one JSON object.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import runpy
@@ -19,10 +20,9 @@ def main(tree: str, repository: str, file: str) -> None:
     sys.path.insert(0, tree)
     sys.argv = sys.argv[:1]
     # Before comfy/, which has another utils, is put first on the path.
+    importlib.import_module("utils.install_util")
     import comfy.options
-    import utils.install_util
 
-    assert utils.install_util.requirements_path
     comfy.options.enable_args_parsing(False)
     from comfy.cli_args import args
 
