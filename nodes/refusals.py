@@ -44,6 +44,7 @@ INNER_OPTIONS: Mapping[str, str] = {
     "stg_skip_self_attn": "a node for spatio-temporal guidance (STG)",
     "audio_embeds": "WanInfiniteTalkToVideo",
 }
+TIMESTEP_ZERO = "index_timestep_zero"
 #: Attributes of the model that nodes replace and that both paths honour.
 HONOURED_OBJECTS = frozenset({"model_sampling"})
 
@@ -76,6 +77,20 @@ def check_options(transformer_options: Mapping[str, Any], reads: Callable[[str],
             _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
         engine_decides.ATTENTION.once()
+
+
+def check_conds(conds: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Raise UnsupportedRequestError for a way to place references that this ComfyUI takes for another one.
+
+    conds: a guider's, as ComfyUI processed them. 0.3.64 does not check the node's widget.
+    """
+    for cond in (cond for side in conds.values() for cond in side or ()):
+        method = cond.get("model_conds", {}).get("ref_latents_method")
+        if method is not None and method.cond == TIMESTEP_ZERO and not reads(TIMESTEP_ZERO):
+            _refuse(
+                f"This ComfyUI has no reference method {TIMESTEP_ZERO!r}",
+                "FluxKontextMultiReferenceLatentMethod",
+            )
 
 
 def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: str) -> None:

@@ -46,7 +46,9 @@ def sampler_sample(
     loop = Loop(
         guider, executor.class_obj, sigmas, extra_args, callback, noise, latent, denoise_mask, samplers
     )
-    refusals.check_options(loop.transformer_options, Reader(guider.inner_model.diffusion_model))
+    reads = Reader(guider.inner_model.diffusion_model)
+    refusals.check_options(loop.transformer_options, reads)
+    refusals.check_conds(guider.conds, reads)
     reason = reason_against(loop) or _differs(loop)
     if not reason:
         steps = Steps(loop, remote.ref.name, disable_pbar)
