@@ -133,9 +133,8 @@ class Wan:
     name = "wan"
     title = "Wan video"
     transformer = "WanTransformer3DModel"
-    # ComfyUI has worked the denoise mask into the timestep already. Only the variant with a `ref_conv` looks
-    # at the reference; ComfyUI gives it to all.
-    conditioning = frozenset({"context", "clip_fea", "denoise_mask", "reference_latent", "rope_options"})
+    # ComfyUI has worked the denoise mask into the timestep already.
+    conditioning = frozenset({"context", "clip_fea", "denoise_mask", "rope_options"})
     unread = frozenset[str]()
 
     def canonical(self, key: str) -> str:
