@@ -15,8 +15,8 @@ from ..protocol.values import Tree, map_leaves
 
 #: apply_model's name -> the raw diffusion model's.
 RENAMED = {"c_crossattn": "context"}
-#: Arguments that reach every diffusion model and that only other families read: a Wan's reference only one with
-#: a `ref_conv`, whose files the engine does not open.
+#: Arguments that reach every diffusion model and that only other families read: a Wan's reference, only those
+#: with a `ref_conv`, whose files the engine does not open.
 UNREAD = frozenset({"crossattn_controlnet", "reference_latent", "transformer_options"})
 
 
