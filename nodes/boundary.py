@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import refusals, skipping
+from .inert import Reader
 from .remote import RemoteModel
 
 INNER = "_forward"
@@ -22,21 +23,23 @@ OUTER = "forward"
 def install(diffusion_model: Any, remote: RemoteModel) -> None:
     """Send every call of `diffusion_model`, a skeleton on meta, to `remote`, from below its own wrappers."""
     name = INNER if hasattr(type(diffusion_model), INNER) else OUTER
-    setattr(diffusion_model, name, Boundary(remote, getattr(type(diffusion_model), name)))
+    forward = getattr(type(diffusion_model), name)
+    setattr(diffusion_model, name, Boundary(remote, forward, Reader(diffusion_model)))
 
 
 class Boundary:
     """A family's forward, by its own signature: (x, timestep, arguments by name) -> v of x's shape."""
 
-    def __init__(self, remote: RemoteModel, forward: Any) -> None:
+    def __init__(self, remote: RemoteModel, forward: Any, reads: Reader) -> None:
         self._remote = remote
+        self._reads = reads
         self._signature = inspect.signature(forward)
 
     def __call__(self, *args: Any, **keywords: Any) -> torch.Tensor:
         given = self._by_name(args, keywords)
         x, timestep = (given.pop(name) for name in list(given)[:2])
         options: Mapping[str, Any] = given.pop("transformer_options", None) or {}
-        refusals.check_options(options)
+        refusals.check_options(options, self._reads)
         skipped = skipping.blocks(options)
         return self._remote.predict(
             x,

@@ -15,8 +15,9 @@ from ..protocol.values import Tree, WireTensor, map_leaves
 
 #: apply_model's name -> the raw diffusion model's.
 RENAMED = {"c_crossattn": "context"}
-#: Arguments that reach every diffusion model and that only other families read.
-UNREAD = frozenset({"crossattn_controlnet", "transformer_options"})
+#: Arguments that reach every diffusion model and that only other families read: a Wan's reference, only those
+#: with a `ref_conv`, whose files the engine does not open.
+UNREAD = frozenset({"crossattn_controlnet", "reference_latent", "transformer_options"})
 
 
 def branch(side: str, cond: Mapping[str, Any], shape: Sequence[int], extra: Mapping[str, Any]) -> Branch:

@@ -22,8 +22,17 @@ from .stock_guidance import WRAPPER as PREDICT_NOISE
 WRAPPER = "outboard"
 PREVIEW_MODULE = "latent_preview"
 
+#: What TorchCompileModel and MultiGPU_WorkUnits leave behind; see patcher.py.
+DECIDED_BY_THE_ENGINE = ("torch_compile_kwargs", "multigpu_options")
 OPTION_KEYS = frozenset(
-    {"transformer_options", "to_load_options", "disable_cfg1_optimization", "denoise_mask_function", OPTION}
+    {
+        "transformer_options",
+        "to_load_options",
+        "disable_cfg1_optimization",
+        "denoise_mask_function",
+        OPTION,
+        *DECIDED_BY_THE_ENGINE,
+    }
 )
 TRANSFORMER_KEYS = frozenset(
     {

@@ -6,16 +6,25 @@ any other; nothing is ever moved here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+import comfy.model_management
 import comfy.model_patcher
 import torch
-from comfy.patcher_extension import CallbacksMP
+from comfy.patcher_extension import CallbacksMP, WrappersMP
 
 from ..protocol.errors import UnsupportedRequestError
-from . import refusals
+from . import engine_decides, refusals
 from .compat import current_node
 from .remote import RemoteModel
+
+#: The key of the wrapper with which TorchCompileModel and its like exchange parts for compiled ones.
+COMPILE = "torch.compile"
+#: Where ComfyUI keeps the models that MultiGPU_WorkUnits makes of one.
+SPLIT = "multigpu"
+#: What SelectModelDevice leaves on a model whose device it has chosen.
+SELECTED = "_select_base_load_device"
 
 
 class OutboardPatcher(comfy.model_patcher.ModelPatcher):
@@ -43,6 +52,8 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
         full_load: bool = False,
     ) -> None:
         refusals.check_patcher(self)
+        if hasattr(self.model, SELECTED):
+            engine_decides.DEVICE.once()
         self.remote.load()
         self.model.device = device_to
         self.model.model_loaded_weight_memory = self.loaded_size()
@@ -105,8 +116,34 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
     def state_dict_for_saving(self, *args: Any, **keywords: Any) -> NoReturn:
         refuse_saving()
 
-    def deepclone_multigpu(self, *args: Any, **keywords: Any) -> NoReturn:
-        _refuse("It cannot be copied to another GPU of ComfyUI's (MultiGPU_WorkUnits, SelectModelDevice).")
+    def add_wrapper_with_key(self, wrapper_type: str, key: str, wrapper: Callable[..., Any]) -> None:
+        """As ever, but that nothing here is worth compiling: the way to the engine is no graph of tensors."""
+        if wrapper_type == WrappersMP.APPLY_MODEL and key == COMPILE:
+            engine_decides.COMPILE.once()
+        else:
+            super().add_wrapper_with_key(wrapper_type, key, wrapper)
+
+    def deepclone_multigpu(self, *args: Any, **keywords: Any) -> OutboardPatcher:
+        """The copy for another GPU of ComfyUI's: the same model, since neither GPU computes it."""
+        copy: OutboardPatcher = self.clone()
+        return copy
+
+    def set_additional_models(self, key: str, models: list[Any]) -> None:
+        if key == SPLIT and models:
+            engine_decides.SPLIT.once()
+        else:
+            super().set_additional_models(key, models)
+
+    def set_model_compute_dtype(self, dtype: torch.dtype | None) -> None:
+        """For ModelComputeDtype, which `load` refuses; not for the device that SelectModelDevice chose."""
+        if not (hasattr(self.model, SELECTED) and dtype in self._cast_dtypes()):
+            super().set_model_compute_dtype(dtype)
+
+    def _cast_dtypes(self) -> set[torch.dtype | None]:
+        """What ComfyUI would compute the weights in, on any device that SelectModelDevice offers."""
+        management = comfy.model_management
+        devices = [*management.get_all_torch_devices(), torch.device("cpu")]
+        return {management.unet_manual_cast(self.model_dtype(), device) for device in devices}
 
 
 def refuse_saving(*args: Any, **keywords: Any) -> NoReturn:

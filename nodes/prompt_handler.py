@@ -14,7 +14,8 @@ from ..engine.models.header import read_header
 from ..engine.models.registry import detect
 from ..protocol.errors import OutboardError
 from . import model_file
-from .weight_dtype import WEIGHT_DTYPES
+from .compat import reads_quantised
+from .weight_dtype import WEIGHT_DTYPES, has_layouts
 
 SETTING = "Outboard.UseForAll"
 STOCK, OURS = "UNETLoader", "OutboardUNETLoader"
@@ -58,7 +59,7 @@ def _supported(name: str) -> bool:
 @lru_cache(maxsize=256)
 def _detected(path: str, modified: int) -> bool:
     try:
-        detect(read_header(Path(path)))
+        detected = detect(read_header(Path(path)))
     except OutboardError:
         return False
-    return True
+    return reads_quantised() or not has_layouts(detected)

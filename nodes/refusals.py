@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..protocol.errors import UnsupportedRequestError
-from . import skipping
+from . import engine_decides, skipping
 
 STOCK = "Not yet supported; use the stock loader (UNETLoader) for this graph."
 
@@ -45,6 +44,7 @@ INNER_OPTIONS: Mapping[str, str] = {
     "stg_skip_self_attn": "a node for spatio-temporal guidance (STG)",
     "audio_embeds": "WanInfiniteTalkToVideo",
 }
+TIMESTEP_ZERO = "index_timestep_zero"
 #: Attributes of the model that nodes replace and that both paths honour.
 HONOURED_OBJECTS = frozenset({"model_sampling"})
 
@@ -62,13 +62,15 @@ def check_patcher(patcher: Any) -> None:
             _refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
     for key in getattr(patcher, "weight_wrapper_patches", {}):
         _refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
-    if patcher.additional_models.get("multigpu"):
-        _refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
 
 
-def check_options(transformer_options: Mapping[str, Any]) -> None:
-    """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect."""
-    _check_callables(transformer_options.get("patches") or {}, UNET_PATCHES, "patches")
+def check_options(transformer_options: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Raise UnsupportedRequestError for code that wants to run inside the DiT; warn of what has no effect.
+
+    reads: whether the DiT reads the patches of a name, see inert.py.
+    """
+    patches = transformer_options.get("patches") or {}
+    _check_callables({key: patches[key] for key in patches if reads(key)}, UNET_PATCHES, "patches")
     replaced = transformer_options.get("patches_replace") or {}
     known = UNET_REPLACEMENTS | ({skipping.TABLE} if skipping.only_skips(replaced) else frozenset())
     _check_callables(replaced, known, "patches_replace")
@@ -76,7 +78,21 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
         if transformer_options.get(key) is not None:
             _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
-        _ATTENTION_WARNING.once()
+        engine_decides.ATTENTION.once()
+
+
+def check_conds(conds: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Raise UnsupportedRequestError for a way to place references that this ComfyUI takes for another one.
+
+    conds: a guider's, as ComfyUI processed them. 0.3.64 does not check the node's widget.
+    """
+    for cond in (cond for side in conds.values() for cond in side or ()):
+        method = cond.get("model_conds", {}).get("ref_latents_method")
+        if method is not None and method.cond == TIMESTEP_ZERO and not reads(TIMESTEP_ZERO):
+            _refuse(
+                f"This ComfyUI has no reference method {TIMESTEP_ZERO!r}",
+                "FluxKontextMultiReferenceLatentMethod",
+            )
 
 
 def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: str) -> None:
@@ -98,21 +114,3 @@ def _check_weights(patches: Mapping[str, Any]) -> None:
 
 def _refuse(what: str, node: str) -> None:
     raise UnsupportedRequestError(f"{what}, set by {node}.", hint=STOCK)
-
-
-class _Warning:
-    """A log line that appears once per process."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._told = False
-
-    def once(self) -> None:
-        if not self._told:
-            self._told = True
-            logging.warning(self._text)
-
-
-_ATTENTION_WARNING = _Warning(
-    "Outboard: the attention chosen by ModelAttentionBackend has no effect; the engine has its own."
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from ..engine.models.header import Header
 from ..engine.models.registry import Detected
 from ..protocol.errors import UnsupportedModelError
-from .compat import known
-from .weight_dtype import is_quantised
+from .compat import known, measured, reads_quantised
+from .weight_dtype import has_layouts, is_quantised
 
 TORCH_DTYPES = {
     "BF16": torch.bfloat16,
@@ -45,6 +45,11 @@ def build(
     quantised file has the shapes of its values. Raises UnsupportedModelError for a model that this ComfyUI
     does not know.
     """
+    if has_layouts(detected) and not reads_quantised():
+        raise UnsupportedModelError(
+            f"{header.path}: this ComfyUI reads quantised files in another way than the engine.",
+            hint="Update ComfyUI, or use the stock loader (UNETLoader).",
+        )
     config, weights = _configured(header, detected)
     supported = list(config.supported_inference_dtypes)
     if dtype is None:
@@ -53,8 +58,10 @@ def build(
     config.set_inference_dtype(dtype, cast, **known(config.set_inference_dtype, device=load_device))
     try:
         model = config.get_model(weights, "", device=torch.device("meta"))
-    except (AssertionError, TypeError, ValueError) as error:
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise _unknown(header, detected) from error
+    if not _fits(model, config.process_unet_state_dict(dict(weights))):
+        raise _unknown(header, detected)
     model.device = offload_device
     return model
 
@@ -65,9 +72,23 @@ def _configured(header: Header, detected: Detected) -> tuple[Any, dict[str, torc
     config = recognise(weights, "", **known(recognise, metadata=dict(header.metadata)))
     if config is None:
         raise _unknown(header, detected)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    config.unet_config.update(measured(config.unet_config, shapes))
     # Mixed-precision operations would have no weights until a file is read into them.
     config.quant_config = None
     return config, weights
+
+
+def _fits(model: Any, weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether every weight has the shape that this ComfyUI gives it, as its own loader demands.
+
+    And whether it knows what the file marks by a tensor of a name like __this__: a network that is computed
+    in another way.
+    """
+    there = model.diffusion_model.state_dict()
+    marks = {name for name in weights if name.startswith("__")}
+    both = weights.keys() & there.keys()
+    return marks <= both and all(weights[name].shape == there[name].shape for name in both)
 
 
 def _chosen(header: Header, detected: Detected, supported: Sequence[torch.dtype]) -> torch.dtype:

@@ -43,7 +43,12 @@ def held(model: Any, chosen: str) -> str:
 
 def is_quantised(detected: Detected) -> bool:
     """Whether the file says how its layers are stored; plain fp8 does not, and is a dtype like others."""
-    return any(layer.parts for layer in detected.layers.values()) or _in_blocks(detected)
+    return has_layouts(detected) or _in_blocks(detected)
+
+
+def has_layouts(detected: Detected) -> bool:
+    """Whether layers are stored in ComfyUI's own low-bit layouts, with scales beside them."""
+    return any(layer.parts for layer in detected.layers.values())
 
 
 def _in_blocks(detected: Detected) -> bool:

@@ -19,9 +19,11 @@ from ..protocol.messages.engine import Step
 from ..protocol.torch import from_wire, to_wire
 from . import refusals, sampler_name
 from .eligibility import PREVIEW_MODULE, Loop, reason_against
+from .inert import Reader
 from .progress import LoadingProgress
 from .remote import RemoteModel
 from .report import publish
+from .trial import TRIALS
 
 
 def sampler_sample(
@@ -45,8 +47,10 @@ def sampler_sample(
     loop = Loop(
         guider, executor.class_obj, sigmas, extra_args, callback, noise, latent, denoise_mask, samplers
     )
-    refusals.check_options(loop.transformer_options)
-    reason = reason_against(loop)
+    reads = Reader(guider.inner_model.diffusion_model)
+    refusals.check_options(loop.transformer_options, reads)
+    refusals.check_conds(guider.conds, reads)
+    reason = reason_against(loop) or _differs(loop)
     if not reason:
         steps = Steps(loop, remote.ref.name, disable_pbar)
         try:
@@ -74,6 +78,15 @@ def _remotes(guider: Any) -> list[RemoteModel]:
     held = [getattr(model, "outboard", None) for model in vars(guider).values()]
     others = [model for model in held if isinstance(model, RemoteModel)]
     return list(dict.fromkeys([guider.inner_model.outboard, *others]))
+
+
+def _differs(loop: Loop) -> str:
+    """Why a sampler that the engine knows by name is another one here."""
+    name = sampler_name.name_of(loop.sampler, loop.samplers)
+    options = sampler_name.plain_options(loop.sampler) or {}
+    flow = _flow(loop.model_sampling)
+    agreed = TRIALS.agree(loop.guider, loop.sampler, name, options, flow, loop.noise.device)
+    return "" if agreed else f"sampler {name}, which this ComfyUI computes differently"
 
 
 def _run(loop: Loop, remote: RemoteModel, steps: Steps) -> torch.Tensor:

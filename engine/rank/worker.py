@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from .blobs import BlobStore
 from .device import peak_bytes, reset_peak
 from .dtype import dtype_name
 from .failure import as_outboard
+from .interruption import interruptible
 from .io import Line
 from .report import run_report
 from .residency import Loan, Residency
@@ -97,7 +99,8 @@ class Worker:
         loan = self._borrow(run, ticket)
         reset_peak(self._device)
         tell = partial(self._tell, ticket)
-        outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell)
+        with self._interruptible(loan, ticket):
+            outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell)
         report = run_report(
             run,
             loan.model,
@@ -114,7 +117,8 @@ class Worker:
         account = self._accounts.open(ticket.task.session, request.run, request.model.name, loan.model)
         account.seconds_loading += loan.seconds_loading
         account.seconds_queued += ticket.task.queued
-        v, seconds = predict(request, loan.model, self._blobs, account)
+        with self._interruptible(loan, ticket):
+            v, seconds = predict(request, loan.model, self._blobs, account)
         return Prediction(v=to_wire(v), seconds=seconds)
 
     def _close_run(self, message: CloseRun, ticket: Ticket) -> Closed:
@@ -139,6 +143,10 @@ class Worker:
                 self._tell(ticket, Progress(phase="loading", done=done, total=total, text=message.model.name))
 
         return self._residency.get(Path(ticket.task.path), message.model, message.settings, progress)
+
+    def _interruptible(self, loan: Loan, ticket: Ticket) -> AbstractContextManager[None]:
+        alone = self._spec.world_size == 1
+        return interruptible(loan.model.module, ticket.check) if alone else nullcontext()
 
     def _tell(self, ticket: Ticket, message: Message, slot: Slot | None = None) -> None:
         if self._spec.rank != 0:

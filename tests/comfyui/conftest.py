@@ -5,7 +5,6 @@ COMFYUI_PATH names its tree (else ~/ComfyUI), COMFYUI_PYTHON its interpreter (el
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -14,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from comfyui import files
+from comfyui import files, versions
 from comfyui.graphs import Subject
-from comfyui.pairs import DEFAULT, Build, Pair, run_pair
+from comfyui.matrix_table import MATRIX
+from comfyui.pairs import DEFAULT, DIFFERS, Build, Pair, known_here, run_pair
 from comfyui.server import ComfyServer, environment
 from comfyui.table import TABLE
 
@@ -26,13 +26,11 @@ PACK = "Comfy-UI.Outboard-test"
 
 
 def comfy_tree() -> Path:
-    return Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI").expanduser()
+    return versions.first().tree
 
 
 def comfy_python() -> Path:
-    named = os.environ.get("COMFYUI_PYTHON")
-    venv = comfy_tree() / ".venv"
-    return Path(named) if named else venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return versions.first().python
 
 
 def absence() -> str:
@@ -83,6 +81,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if table is not None:
         terminalreporter.section("official templates")
         terminalreporter.line(f"{table.line()}; at most {table.difference:.2e} from stock")
+    matrix = config.stash.get(MATRIX, None)
+    if matrix is not None:
+        terminalreporter.section("stock nodes around our MODEL")
+        for line in matrix.summary():
+            terminalreporter.line(line)
 
 
 def make_base(folder: Path) -> Path:
@@ -127,10 +130,12 @@ def compare(comfy: ComfyServer, request: pytest.FixtureRequest) -> Callable[...,
     measured = request.config.stash.setdefault(MEASURED, Measured())
 
     def compared(subject: Subject, build: Build, path: str, weight_dtype: str = DEFAULT) -> Pair:
+        known_here(comfy, subject)
         pair = run_pair(comfy, subject.file, build, weight_dtype)
         measured.add(f"{subject.kind} {path}", pair.difference, request.node.name)
         assert pair.difference <= subject.tolerance, f"{pair.difference:.2e} apart"
-        assert pair.report["path"] == path, pair.report["reason"]
+        other = DIFFERS in pair.report["reason"] and versions.first().old
+        assert pair.report["path"] == ("per_step" if other else path), pair.report["reason"]
         return pair
 
     return compared

@@ -5,6 +5,7 @@ Arguments: ComfyUI's tree, this repository, the files. Prints one JSON object fo
 
 from __future__ import annotations
 
+import importlib
 import json
 import resource
 import runpy
@@ -17,6 +18,8 @@ from typing import Any
 def main(tree: str, repository: str, *files: str) -> None:
     sys.path.insert(0, tree)
     sys.argv = sys.argv[:1]
+    # Before comfy/, which has another utils, is put first on the path.
+    importlib.import_module("utils.install_util")
     import comfy.options
 
     comfy.options.enable_args_parsing(False)

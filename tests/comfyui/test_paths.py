@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from comfyui.graphs import DIGITS, ERNIE, FLUX, Graph, Link, Subject, out, sampled, saved
-from comfyui.pairs import Build, Pair, run_one, succeeded
+from comfyui.pairs import Build, Pair, known_here, run_one, succeeded
 from comfyui.server import ComfyServer
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
@@ -175,6 +175,7 @@ def test_both_paths_draw_the_same(comfy: ComfyServer, subject: Subject, sampler:
 
         return build
 
+    known_here(comfy, subject)
     whole, report = run_one(comfy, "OutboardUNETLoader", subject.file, over("whole_loop"))
     steps, other = run_one(comfy, "OutboardUNETLoader", subject.file, over("per_step"))
     assert '"whole_loop"' in report

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyui import quantised
+from comfyui import quantised, versions
 from comfyui.families import WAN, Z_IMAGE
 from comfyui.files import LTX2, VACE
 from comfyui.graphs import ERNIE, FLUX, Graph, Link, Subject, sampled, saved
@@ -157,6 +157,8 @@ def test_a_model_whose_layers_cannot_be_skipped_is_named(comfy: ComfyServer, sub
 
 @pytest.mark.parametrize("name", ["attn2_patch", "noise_refiner", "stg_skip_self_attn", "audio_embeds"])
 def test_what_only_some_transformers_read_is_refused(comfy: ComfyServer, name: str) -> None:
+    if name == "attn2_patch" and versions.first().old:
+        pytest.skip("the Wan of this ComfyUI does not read it")
     graph = Graph()
     changed = graph.add("OutboardTestPatch", model=WAN.model(graph, ours=True), name=name)
     saved(graph, sampled(graph, changed, *WAN.texts(graph), WAN.latent(graph)), "refused")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import save_file
 
-from comfyui import files, quantised, shapes
+from comfyui import files, quantised, shapes, versions
 from comfyui.conftest import REPOSITORY, comfy_python, comfy_tree
 from comfyui.families import CHROMA, FLUX2, HUNYUAN, LTX, QWEN, SD3, SMALL, WAN, WAN_5B, WAN_IMAGE, Z_IMAGE
 from comfyui.graphs import Subject
@@ -95,20 +95,23 @@ def test_flux_of_24_gb_is_a_model_in_a_second_and_50_megabytes(tmp_path: Path) -
 def test_every_family_is_a_model_at_its_published_size(tmp_path: Path) -> None:
     """With as many weights as the file has, but for those ComfyUI does not use."""
     paths, sizes = [], []
-    for name, (subject, larger) in PUBLISHED.items():
+    known = {name: case for name, case in PUBLISHED.items() if case[0].kind not in versions.first().lacks}
+    for name, (subject, larger) in known.items():
         small = SMALL[subject.file]
         path = tmp_path / f"{name}.safetensors"
         sizes.append(files.sparse(path, type(small)(small.family, {**small.config, **larger}).shapes))
         paths.append(path)
-    found = dict(zip(PUBLISHED, probe(tmp_path, *paths), strict=True))
-    assert [model["class"] for model in found.values()] == [name.strip() for name in PUBLISHED]
+    found = dict(zip(known, probe(tmp_path, *paths), strict=True))
+    assert [model["class"] for model in found.values()] == [name.strip() for name in known]
     assert {device for model in found.values() for device in model["devices"]} == {"meta"}
     for size, model in zip(sizes, found.values(), strict=True):
         assert model["weights"] * 2 == pytest.approx(size, rel=1e-3)
         assert model["seconds"] < 5.0
-    assert "torch.float16" in found["Lumina2"]["dtypes"], "the norms that allow fp16 were not read"
+    if "Lumina2" in known:
+        assert "torch.float16" in found["Lumina2"]["dtypes"], "the norms that allow fp16 were not read"
 
 
+@pytest.mark.skipif(versions.first().old, reason="an old ComfyUI reads quantised files otherwise")
 def test_a_quantised_file_has_the_dtypes_comfyui_gives_it_on_any_device(tmp_path: Path) -> None:
     flux = files.weights(shapes.flux(128, 2, 2, 48, 24), seed=1)
     quantised.make(tmp_path, flux)

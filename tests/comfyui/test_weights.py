@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from comfyui import versions
 from comfyui.conftest import comfy_python, comfy_tree
 from models.files import flux1_shapes, random_tensors
 from models.quant import files
@@ -60,6 +61,7 @@ def test_every_weight_dtype_means_what_it_means_to_unetloader(tmp_path: Path) ->
     assert max(found.values()) < 5e-6, found
 
 
+@pytest.mark.skipif(versions.first().old, reason="an old ComfyUI reads quantised files otherwise")
 @pytest.mark.parametrize("weight_dtype", ["default", "fp8_e5m2"])
 def test_a_file_of_mixed_formats_gives_the_same_answer(weight_dtype: str, tmp_path: Path) -> None:
     formats = ("nvfp4", "int8_tensorwise", "mxfp8", "float8_e4m3fn", "float8_e5m2")

@@ -6,7 +6,9 @@ the weight_dtypes to load it with.
 
 from __future__ import annotations
 
+import runpy
 import sys
+from pathlib import Path
 
 
 def main(tree: str, file: str, inputs: str, output: str, *weight_dtypes: str) -> None:
@@ -20,6 +22,8 @@ def main(tree: str, file: str, inputs: str, output: str, *weight_dtypes: str) ->
     args.cpu = True
     import comfy.sd
     import torch
+
+    runpy.run_path(str(Path(__file__).parent / "testpack" / "detection.py"))["install"]()
     from safetensors.torch import load_file, save_file
 
     chosen = {

@@ -46,7 +46,10 @@ class TestConditioning:
     def make(self, seed: int, tokens: int, width: int, pooled: int, words: int = 0) -> tuple[Any, ...]:
         generator = torch.Generator().manual_seed(seed)
         context = torch.randn(1, tokens, width, generator=generator)
-        extra = {"pooled_output": torch.randn(1, pooled, generator=generator)} if pooled else {}
+        # An encoder without a pooled output says so, and some models of old versions look.
+        extra: dict[str, Any] = {"pooled_output": None}
+        if pooled:
+            extra["pooled_output"] = torch.randn(1, pooled, generator=generator)
         if words:
             extra["attention_mask"] = (torch.arange(tokens) < words).long()[None]
         return ([[context, extra]],)
@@ -283,7 +286,28 @@ class IdlePatch(torch.nn.Module):
         return latent
 
 
+class TestVAE:
+    """An encoder alone: pictures [batch, height, width, 3] to latents of 16 channels, an eighth as large."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("VAE",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def make(self) -> tuple[Any, ...]:
+        return (SimpleNamespace(encode=encode),)
+
+
+def encode(pixels: torch.Tensor) -> torch.Tensor:
+    small = torch.nn.functional.avg_pool2d(pixels.movedim(-1, 1) - 0.5, 8)
+    return torch.einsum("oc,bchw->bohw", randn(23, 16, 3), small)
+
+
 NODE_CLASS_MAPPINGS = {
+    "OutboardTestVAE": TestVAE,
     "OutboardTestConditioning": TestConditioning,
     "OutboardTestLatent": TestLatent,
     "OutboardTestPicture": TestPicture,

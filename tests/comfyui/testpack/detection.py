@@ -28,6 +28,12 @@ def ernie(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
     }
 
 
+def flux(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
+    """Old versions take the sizes of the published FLUX.1 for granted."""
+    hidden, context = shape("txt_in.weight")
+    return {"hidden_size": hidden, "num_heads": hidden // 128, "context_in_dim": context}
+
+
 def qwen(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
     return {
         "num_attention_heads": shape("img_in.weight")[0] // 128,
@@ -53,6 +59,7 @@ def z_image(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
 
 def chroma(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
     return {
+        **flux(state_dict, shape),
         "out_dim": shape("img_in.weight")[0],
         "hidden_dim": shape("distilled_guidance_layer.in_proj.weight")[0],
         "n_layers": count(state_dict, "distilled_guidance_layer.layers."),
@@ -61,6 +68,7 @@ def chroma(state_dict: Mapping[str, Any], shape: Shapes) -> dict[str, Any]:
 
 SMALL: Mapping[str, Callable[[Mapping[str, Any], Shapes], dict[str, Any]]] = {
     "ernie": ernie,
+    "flux": flux,
     "qwen_image": qwen,
     "lumina2": z_image,
     "chroma": chroma,
