@@ -1,4 +1,4 @@
-"""What an adapter of each kind adds to a layer's input and output, or turns it to, in the layer's dtype."""
+"""What an adapter of each kind adds to a layer's output, or turns it to, in the layer's dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .change import butterfly, is_old_glora, misfit, rotations, scale_of
+from .change import butterfly, misfit, rotations, scale_of
 from .patch import Patch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -22,13 +22,9 @@ CONVOLUTIONS: Mapping[type[nn.Module], Callable[..., torch.Tensor]] = {
 
 def check_shapes(patch: Patch, shape: tuple[int, ...]) -> None:
     """Raises InvalidRequestError unless the adapter is one for a weight of `shape`."""
-    rows, columns = shape[0], shape[1:].numel() if isinstance(shape, torch.Size) else _product(shape[1:])
+    rows, columns = shape[0], torch.Size(shape[1:]).numel()
     if _extent(patch) not in {(rows, columns), (rows, None)}:
         raise misfit(patch, torch.empty(shape, device="meta"))
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    return torch.Size(sizes).numel()
 
 
 def _extent(patch: Patch) -> tuple[int, int | None]:
@@ -44,8 +40,6 @@ def _extent(patch: Patch) -> tuple[int, int | None]:
         return len(tensors["w1_a"]), tensors["w1_b"].shape[1]
     if patch.kind == "lokr":
         return _kronecker_rows(tensors), None
-    if patch.kind == "glora":
-        return max(len(tensors["b1"]), len(tensors["b2"])), None
     blocks = tensors["blocks"]
     return blocks.shape[-3] * blocks.shape[-1], None
 
@@ -63,14 +57,6 @@ def added(
     """What goes to the output for input `x`: all rows of a weight of `shape`."""
     scale = scale_of(patch, torch.empty(shape, device="meta")) * patch.strength
     return ADDED[patch.kind](_Operator(layer, shape), x, tensors, patch) * scale
-
-
-def shifted(layer: nn.Module, x: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
-    """What a GLoRA adds to the input."""
-    run = _Operator(layer, ())
-    first, second = ("a2", "a1") if run.dims or _old(patch, x) else ("a1", "a2")
-    scale = _glora_scale(patch, x)
-    return run.one(run.one(x, tensors[first]), tensors[second]) * scale
 
 
 def rotated(layer: nn.Module, y: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
@@ -146,23 +132,8 @@ def _lokr(run: _Operator, x: torch.Tensor, tensors: Tensors, patch: Patch) -> to
     return functional.linear(inner.transpose(-1, -2), left).transpose(-1, -2).flatten(-2)
 
 
-def _glora(run: _Operator, x: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
-    first, second = ("b1", "b2") if not run.dims and _old(patch, x) else ("b2", "b1")
-    return run.one(run.own(x, tensors[first]), tensors[second])
-
-
-def _old(patch: Patch, x: torch.Tensor) -> bool:
-    """ComfyUI's bypass asks the input, not the weight, which order the factors have."""
-    return is_old_glora(patch, torch.empty(x.shape[-1], x.shape[-1], device="meta"))
-
-
-def _glora_scale(patch: Patch, x: torch.Tensor) -> float:
-    return scale_of(patch, torch.empty(x.shape[-1], x.shape[-1], device="meta")) * patch.strength
-
-
 ADDED: Mapping[str, Callable[[_Operator, torch.Tensor, Tensors, Patch], torch.Tensor]] = {
     "lora": _lora,
     "loha": _loha,
     "lokr": _lokr,
-    "glora": _glora,
 }

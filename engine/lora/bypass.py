@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from ...protocol.errors import InvalidRequestError, UnsupportedRequestError
 from ..models.model import Model
 from ..models.plan import Read
-from .beside import added, check_shapes, rotated, shifted
+from .beside import added, check_shapes, rotated
 from .layout import FileWeight, Layout
 from .patch import Patch
 
@@ -43,7 +42,7 @@ class Bypasses:
         ]
         for handle in self._handles:
             handle.remove()
-        self._handles = [handle for layer, beside in found for handle in beside.hook(layer)]
+        self._handles = [beside.hook(layer) for layer, beside in found]
         self._patches = list(patches)
 
     def _layer(self, target: str) -> nn.Module:
@@ -71,23 +70,16 @@ class Beside:
             name: tensor.to(device, dtype if tensor.is_floating_point() else None)
             for name, tensor in patch.tensors.items()
         }
-        self._input = torch.empty(0)
 
-    def hook(self, layer: nn.Module) -> list[RemovableHandle]:
-        if self._patch.kind != "glora":
-            return [layer.register_forward_hook(self._after)]
-        return [layer.register_forward_pre_hook(self._before), layer.register_forward_hook(self._after)]
+    def hook(self, layer: nn.Module) -> RemovableHandle:
+        return layer.register_forward_hook(self._after)
 
-    def _before(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        self._input = inputs[0]
-        return (self._input + shifted(layer, self._input, self._cast(self._input), self._patch), *inputs[1:])
-
-    def _after(self, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    def _after(
+        self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor:
         if self._patch.kind in ROTATIONS:
             return rotated(layer, output, self._cast(output), self._patch)
-        x = self._input if self._patch.kind == "glora" else inputs[0]
-        self._input = torch.empty(0)
-        found = added(layer, x, self._cast(x), self._patch, self._shape)
+        found = added(layer, inputs[0], self._cast(inputs[0]), self._patch, self._shape)
         return output + (found if self._whole else self._own(layer, found))
 
     def _cast(self, like: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -109,8 +101,13 @@ def _check(patch: Patch, weight: FileWeight, reads: Sequence[Read]) -> None:
     hint = "Load this LoRA with the ordinary loader."
     if patch.offset is not None or patch.strength_model != 1.0:
         raise UnsupportedRequestError(
-            f"Weight {patch.key!r}: a LoRA for some of its rows, or with a strength for the model, cannot run "
-            f"beside it.",
+            f"Weight {patch.key!r}: a LoRA for some of its rows, or with a strength for the model, cannot "
+            f"run beside it.",
+            hint=hint,
+        )
+    if patch.kind == "glora":
+        raise UnsupportedRequestError(
+            f"Weight {patch.key!r}: a GLoRA cannot run beside a layer; ComfyUI's bypass fails with it too.",
             hint=hint,
         )
     if patch.kind in ROTATIONS and (len(reads) > 1 or reads[0].rows != weight.shape[0]):

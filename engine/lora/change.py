@@ -1,7 +1,7 @@
 """ComfyUI's arithmetic: what a patch makes of a weight, in fp32 and in place.
 
-Methods: LoRA (arXiv 2106.09685), DoRA (2402.09353), LoHa, LoKr, GLoRA and OFT as in LyCORIS (2309.14859), BOFT
-(2311.06243); scales, signs and orders are those of ComfyUI's results.
+Methods: LoRA (arXiv 2106.09685), DoRA (2402.09353), LoHa, LoKr, GLoRA and OFT as in LyCORIS (2309.14859),
+BOFT (2311.06243); scales, signs and orders are those of ComfyUI's results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_reshape(patch: Patch, part: torch.Tensor) -> None:
     wanted = patch.tensors.get("reshape")
     if wanted is not None and wanted.tolist() != list(part.shape):
         raise UnsupportedRequestError(
-            f"Weight {patch.key!r}: this LoRA changes its shape from {list(part.shape)} to {wanted.tolist()}.",
+            f"Weight {patch.key!r}: this LoRA makes a {wanted.tolist()} of its {list(part.shape)}.",
             hint="A control LoRA makes another model of this one; load the model that has it built in.",
         )
 
@@ -60,7 +60,7 @@ def _narrowed(weight: torch.Tensor, patch: Patch) -> torch.Tensor:
     dim, start, length = patch.offset
     if dim >= weight.ndim or start + length > weight.shape[dim]:
         raise InvalidRequestError(
-            f"Weight {patch.key!r} is {list(weight.shape)}; a patch of it is for {length} from {start} of its "
+            f"Weight {patch.key!r} is {list(weight.shape)}; a patch of it is for {length} from {start} of "
             f"dimension {dim}.",
             hint="The LoRA was made for another model.",
         )
@@ -168,7 +168,7 @@ def _glora(weight: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor
 
 
 def is_old_glora(patch: Patch, weight: torch.Tensor) -> bool:
-    """Whether the factors stand in LyCORIS' first order, which where both would do only square weights have."""
+    """Whether the factors stand in LyCORIS' first order; where both would do, if the weight is square."""
     a1, a2, b1, b2 = (patch.tensors[name].shape for name in ("a1", "a2", "b1", "b2"))
     old = b2[1] == b1[0] == a1[0] == a2[1]
     new = b2[0] == b1[1] == a1[1] == a2[0]
@@ -178,7 +178,7 @@ def is_old_glora(patch: Patch, weight: torch.Tensor) -> bool:
 
 
 def rotations(blocks: torch.Tensor, limit: float) -> torch.Tensor:
-    """Cayley's orthogonal matrices of `blocks` (...,b,b), whose skew part is held to the norm `limit` (0: not)."""
+    """Cayley's orthogonal matrices of `blocks` (...,b,b), their skew parts' norm held to `limit` (0: not)."""
     skew = blocks - blocks.transpose(-1, -2)
     norm = torch.linalg.vector_norm(skew) + 1e-8
     if limit > 0 and norm > limit:

@@ -1,4 +1,4 @@
-"""Low-rank products added to rows of a weight, a tile at a time, while the tile is in the processor's cache."""
+"""Low-rank products added to rows of a weight, a tile at a time, while the tile is in the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from .change import check_reshape, misfit, scale_of
 from .patch import Patch
 
-TILE = 128 << 10
+TILE = 256 << 10
 """Values of a tile on a CPU: with its copy in fp32 it fits the second level of a core's cache."""
 DEVICE_TILE = 16 << 20
 """Values of a tile on a GPU, which has no such cache to keep to."""

@@ -1,4 +1,4 @@
-"""What the tensors of LoRA files call a model's weights: the names ComfyUI 0.33 knows, no more and no fewer."""
+"""What LoRA files call the weights of a model: the names that ComfyUI 0.33 knows, no more and no fewer."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _by_kitchen(
         values, scale="recalculate", stochastic_rounding=seed, inplace_ops=True
     )
     parts = {part: getattr(found.params, field) for part, field in OTHERS[layer.format].items()}
-    return found._qdata, {part: tensor for part, tensor in parts.items() if part in before[1]}
+    return found.state_dict()[""], {part: tensor for part, tensor in parts.items() if part in before[1]}
 
 
 def _padded(values: torch.Tensor, multiple: int) -> torch.Tensor:

@@ -22,10 +22,10 @@ class Store(Protocol):
     """Where a weight is kept."""
 
     def write(self, patches: Sequence[Patch]) -> int:
-        """Make the weight its base with `patches`, in order; returns the bytes written. May raise half way."""
+        """Make the weight its base with `patches`, in order; returns the bytes written. May break off."""
 
     def restore(self) -> int:
-        """Make the weight its base, to the bit, and forget what was kept for it; returns the bytes written."""
+        """Make the weight its base, to the bit, and forget what was kept; returns the bytes written."""
 
 
 def rows_of(module: nn.Module, read: Read) -> torch.Tensor:
