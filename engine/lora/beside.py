@@ -60,19 +60,12 @@ def added(
 
 
 def rotated(layer: nn.Module, y: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
-    """The output turned by an OFT or a BOFT; in float32, which ComfyUI's needs to be to work at all."""
+    """The output turned by a BOFT; in float32, which ComfyUI's needs to be to work at all."""
     dim = 1 if _Operator(layer, ()).dims else -1
-    rows = y.transpose(dim, -1)
     turns = rotations(tensors["blocks"].float(), patch.alpha or 0.0)
-    if patch.kind == "boft":
-        found = butterfly(rows.float(), turns, patch.strength)
-    else:
-        one = torch.eye(turns.shape[-1], device=y.device)
-        mixed = turns * patch.strength + (1 - patch.strength) * one
-        parts = rows.float().unflatten(-1, (len(turns), -1))
-        found = torch.einsum("k n m, ... k n -> ... k m", mixed, parts).flatten(-2)
+    found = butterfly(y.transpose(dim, -1).float(), turns, patch.strength)
     if "rescale" in tensors:
-        found = found * tensors["rescale"].reshape(-1)
+        found = found * tensors["rescale"].transpose(0, -1)
     return found.to(y.dtype).transpose(dim, -1)
 
 

@@ -15,8 +15,6 @@ from .beside import added, check_shapes, rotated
 from .layout import FileWeight, Layout
 from .patch import Patch
 
-ROTATIONS = frozenset({"oft", "boft"})
-
 
 class Bypasses:
     """The hooks on a model's layers; those of a call take the place of the last call's."""
@@ -77,7 +75,7 @@ class Beside:
     def _after(
         self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
     ) -> torch.Tensor:
-        if self._patch.kind in ROTATIONS:
+        if self._patch.kind == "boft":
             return rotated(layer, output, self._cast(output), self._patch)
         found = added(layer, inputs[0], self._cast(inputs[0]), self._patch, self._shape)
         return output + (found if self._whole else self._own(layer, found))
@@ -105,12 +103,13 @@ def _check(patch: Patch, weight: FileWeight, reads: Sequence[Read]) -> None:
             f"run beside it.",
             hint=hint,
         )
-    if patch.kind == "glora":
+    if patch.kind in {"glora", "oft"}:
         raise UnsupportedRequestError(
-            f"Weight {patch.key!r}: a GLoRA cannot run beside a layer; ComfyUI's bypass fails with it too.",
+            f"Weight {patch.key!r}: a {patch.kind} patch cannot run beside a layer; ComfyUI's bypass "
+            "fails with it too.",
             hint=hint,
         )
-    if patch.kind in ROTATIONS and (len(reads) > 1 or reads[0].rows != weight.shape[0]):
+    if patch.kind == "boft" and (len(reads) > 1 or reads[0].rows != weight.shape[0]):
         raise UnsupportedRequestError(
             f"Weight {patch.key!r}: a rotation cannot run beside a layer that is kept in parts.", hint=hint
         )

