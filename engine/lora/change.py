@@ -184,7 +184,8 @@ def rotations(blocks: torch.Tensor, limit: float) -> torch.Tensor:
     if limit > 0 and norm > limit:
         skew = skew * limit / norm
     one = torch.eye(blocks.shape[-1], device=blocks.device, dtype=blocks.dtype)
-    return (one + skew) @ torch.linalg.inv((one - skew).float()).to(blocks.dtype)
+    turns: torch.Tensor = (one + skew) @ torch.linalg.inv((one - skew).float()).to(blocks.dtype)
+    return turns
 
 
 def _oft(weight: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
@@ -214,9 +215,9 @@ def butterfly(rows: torch.Tensor, turns: torch.Tensor, strength: float) -> torch
     for stage, turn in enumerate(turns):
         apart = 2**stage * (size // 2)
         mixed = turn if strength == 1 else turn * strength + (1 - strength) * one
-        rows = rows.unflatten(-1, (-1, 2, apart)).transpose(-2, -1).flatten(-3).unflatten(-1, (-1, size))
-        rows = torch.einsum("b i j, ... b j -> ... b i", mixed, rows)
-        rows = rows.flatten(-2).unflatten(-1, (-1, apart, 2)).transpose(-2, -1).flatten(-3)
+        far = rows.reshape(*rows.shape[:-1], -1, 2, apart).transpose(-2, -1)
+        near = torch.einsum("b i j, ... b j -> ... b i", mixed, far.reshape(*rows.shape[:-1], -1, size))
+        rows = near.reshape(*rows.shape[:-1], -1, apart, 2).transpose(-2, -1).reshape(rows.shape)
     return rows
 
 

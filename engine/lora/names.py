@@ -188,8 +188,8 @@ def _flux_layers(weights: Weights) -> Names:
             yield from ((theirs + name, Spot(ours + file + WEIGHT)) for file, name in table.items())
     for number in range(block_count(weights, "single_blocks.")):
         ours, theirs = f"single_blocks.{number}.", f"{SINGLE}{number}."
-        parts = [(f"{theirs}attn.to_{part}", hidden) for part in "qkv"]
-        yield from _rows(f"{ours}linear1", [*parts, (f"{theirs}proj_mlp", MLP_RATIO * hidden)])
+        fused = [(f"{theirs}attn.to_{part}", hidden) for part in "qkv"]
+        yield from _rows(f"{ours}linear1", [*fused, (f"{theirs}proj_mlp", MLP_RATIO * hidden)])
         for table in (SINGLE_LAYERS, ALSO_SINGLE, _without_scale(SINGLE_NORMS)):
             yield from ((theirs + name, Spot(ours + file + WEIGHT)) for file, name in table.items())
     yield from ((name, Spot(file + WEIGHT)) for file, name in (STEM | GUIDANCE).items())

@@ -88,7 +88,7 @@ def _nvfp4(values: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor,
     values = _padded(values, 16)
     chance = torch.Generator(device=values.device).manual_seed(seed)
     rows = max(1, round(len(values) / max(1, values.numel() / SLICE)))
-    pieces = [_nvfp4_rows(piece, tensor_scale, chance) for piece in values.split(rows)]
+    pieces = [_nvfp4_rows(piece, tensor_scale, chance) for piece in torch.split(values, rows)]
     scale = torch.cat([piece.view(torch.uint8) for _, piece in pieces]).view(torch.float8_e4m3fn)
     return torch.cat([piece for piece, _ in pieces]), to_blocked(scale, flatten=False), tensor_scale
 
@@ -97,7 +97,7 @@ def _nvfp4_rows(
     values: torch.Tensor, tensor_scale: torch.Tensor, chance: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two values a byte, and one fp8 scale for each 16."""
-    blocks = values.unflatten(1, (-1, 16))
+    blocks = values.reshape(len(values), -1, 16)
     scale = (blocks.abs().amax(-1) / FP4_MAX / tensor_scale).clamp(max=FP8_MAX).to(torch.float8_e4m3fn)
     scaled = (blocks / (tensor_scale * scale.float())[..., None]).flatten(1).nan_to_num()
     return _fp4_pairs(scaled, chance), scale
@@ -123,7 +123,7 @@ def _mxfp8(values: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]
     from comfy_kitchen.float_utils import to_blocked
 
     values = _padded(values, 32)
-    blocks = values.unflatten(1, (-1, 32))
+    blocks = values.reshape(len(values), -1, 32)
     largest = blocks.abs().amax(-1)
     needed = (largest / FP8_MAX).clamp(min=2.0**-127)
     exponent = (needed.log2().ceil().to(torch.int32) + 127).clamp(0, 254)

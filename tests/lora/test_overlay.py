@@ -200,7 +200,7 @@ def test_a_weight_that_the_model_lacks_is_named(tmp_path: Path) -> None:
     overlay, base = Overlay(model), memory(model)
     good = patches(model, tmp_path, 0.8)
     overlay.use(good)
-    with pytest.raises(InvalidRequestError, match=r"FLUX.1 has no weight 'layers.0.w'"):
+    with pytest.raises(InvalidRequestError, match=r"FLUX\.1 has no weight 'layers\.0\.w'"):
         overlay.use([*good, replace(good[0], key="layers.0.w")])
     assert same(memory(model), base)
 
@@ -218,7 +218,7 @@ def test_a_patch_of_another_shape_is_named(kind: str, tmp_path: Path) -> None:
 def test_a_lora_that_widens_a_layer_is_refused(tmp_path: Path) -> None:
     model = fresh(file_of(tmp_path))
     tensors = loras.ordinary("img_in") | {"diffusion_model.img_in.reshape_weight": torch.tensor([256, 128])}
-    with pytest.raises(UnsupportedRequestError, match="img_in.weight"):
+    with pytest.raises(UnsupportedRequestError, match=r"img_in\.weight"):
         Overlay(model).use(patches(model, tmp_path, 0.8, tensors))
 
 
@@ -230,7 +230,7 @@ def test_rows_named_by_an_offset_are_the_only_ones_changed(tmp_path: Path) -> No
     Overlay(model).use([rows])
     changed = [name for name, tensor in memory(model).items() if not torch.equal(tensor, base[name])]
     assert changed == ["transformer_blocks.0.attn.to_k.weight"]
-    with pytest.raises(InvalidRequestError, match="does not fit"):
+    with pytest.raises(InvalidRequestError, match=r"does not fit"):
         Overlay(model).use([replace(rows, offset=(0, 3 * hidden, hidden))])
 
 
