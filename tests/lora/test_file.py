@@ -16,6 +16,7 @@ from outboard.engine.lora.names import comfy_name, lora_names
 from outboard.engine.lora.overlay import Overlay
 from outboard.engine.lora.patch import Patch
 from outboard.engine.lora.swap import swapped_halves
+from outboard.engine.models.contents import Contents
 from outboard.engine.models.header import read_header
 from outboard.engine.models.loader import inspect
 from outboard.engine.models.registry import FAMILIES, Detected
@@ -39,9 +40,7 @@ def detected(folder: Path, name: str) -> Detected:
     return Detected(family, CONFIGS[name], "", read_contents(path), {key: key for key in weights}, {})
 
 
-def read_contents(path: Path) -> object:
-    from outboard.engine.models.contents import Contents
-
+def read_contents(path: Path) -> Contents:
     return Contents(path, read_header(path).tensors)
 
 
