@@ -19,6 +19,8 @@ from lora.models import (
     same,
 )
 from models import gguf_files
+from models.files import save
+from models.quant import files
 from models.tiny import differ
 from outboard.engine.lora import stores
 from outboard.engine.lora.overlay import Overlay, Touched
@@ -103,6 +105,26 @@ def test_weights_rounded_to_fp8_are_rounded_again(weight_dtype: str, tmp_path: P
     values = model.module.get_parameter("transformer_blocks.0.attn.to_q.weight")
     fp8 = torch.float8_e4m3fn if weight_dtype == "fp8_e4m3fn" else torch.float8_e5m2
     assert torch.equal(values.to(fp8).to(torch.bfloat16), values)
+
+
+def test_fp8_that_nobody_asked_for_is_changed_by_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = files.plain()
+    key = f"{loras.PROJ}.weight"
+    path = save(tmp_path / "model.safetensors", tensors | {key: tensors[key].to(torch.float8_e4m3fn)})
+    plain, kept = fresh(path), kept_as_on_a_gpu(path, monkeypatch, torch.float32)
+    assert in_few_bits(kept)
+    for model in (plain, kept):
+        there_and_back(model, tmp_path, loras.ordinary(loras.PROJ))
+    model = fresh(path)
+    (patch,) = patches(model, tmp_path, 0.8, loras.ordinary(loras.PROJ))
+    Overlay(model).use([patch])
+    expected = (
+        tensors[key].to(torch.float8_e4m3fn).float() + 0.8 * patch.tensors["up"] @ patch.tensors["down"]
+    )
+    values = model.module.get_parameter("transformer_blocks.0.attn.to_out.0.weight")
+    assert torch.allclose(values, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora by rows", "diff"])
