@@ -62,7 +62,7 @@ def rows(
     shapes = published_shapes(Flux1(), config)
     with tempfile.TemporaryDirectory(prefix="load-", dir=folder) as scratch:
         path = Path(scratch) / NAME
-        _check_room(path.parent, file_size(shapes))
+        check_room(path.parent, file_size(shapes), file_size(shapes))
         write_file(path, shapes)
         _read(path)  # into the page cache
         floor, ours, peaks = [], [], []
@@ -74,8 +74,12 @@ def rows(
         yield from _report(path.stat().st_size, ours, floor, peaks)
 
 
-def _check_room(folder: Path, size: int) -> None:
-    for room, where in ((disk_usage(folder).free, folder), (psutil.virtual_memory().available, "memory")):
+def check_room(folder: Path, on_disk: int, in_memory: int) -> None:
+    """Raises OutOfMemoryError unless there is room for so many bytes, and some to spare."""
+    for room, size, where in (
+        (disk_usage(folder).free, on_disk, folder),
+        (psutil.virtual_memory().available, in_memory, "memory"),
+    ):
         if room < size + SPARE:
             raise OutOfMemoryError(
                 f"The benchmark needs {(size + SPARE) / 1e9:.1f} GB in {where}, there are {room / 1e9:.1f}.",

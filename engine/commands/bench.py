@@ -19,6 +19,7 @@ BENCHES: Mapping[str, str] = {
     "control": "ControlNet residuals into the engine against one copy of as many bytes",
     "step": "one step of each model family against ComfyUI's own module",
     "load": "a large checkpoint into the engine against reading the same file",
+    "lora": "a LoRA's strength changed against copying the weights it rewrites",
 }
 #: Paths that a benchmark takes besides, and what they are for.
 PATHS: Mapping[str, Mapping[str, str]] = {
@@ -27,6 +28,7 @@ PATHS: Mapping[str, Mapping[str, str]] = {
         "comfyui_python": "the Python that runs it (default: the one in its .venv, else this one)",
     },
     "load": {"folder": "where to write the checkpoint (default: the folder for temporary files)"},
+    "lora": {"folder": "where to write the checkpoint (default: the folder for temporary files)"},
 }
 
 
