@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = "1.0"
+PROTOCOL_VERSION = "1.1"
+#: Optional features that this side has; one is used only when the other side names it too.
+CAPABILITIES = ("adapters",)
 
 
 def compatible(mine: str, theirs: str) -> bool:

@@ -15,6 +15,7 @@ from .blobs import BlobStore
 from .conditioning import on_device, wire_bytes
 from .device import describe, peak_bytes, reset_peak
 from .dtype import dtype_name
+from .wardrobe import Worn
 
 
 @dataclass(eq=False)
@@ -33,12 +34,22 @@ class Account:
     seconds_queued: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
+    adapters: int = 0
+    adapted_weights: int = 0
+    unmatched_keys: dict[str, None] = field(default_factory=dict)
     _level: float | None = field(default=None, repr=False)
 
     def at(self, level: float) -> None:
         if level != self._level:
             self.steps += 1
             self._level = level
+
+    def wear(self, worn: Worn) -> None:
+        """Hooks change what the model wears from call to call; the most of it is told."""
+        self.adapters = max(self.adapters, worn.adapters)
+        self.adapted_weights = max(self.adapted_weights, worn.weights)
+        self.unmatched_keys |= dict.fromkeys(worn.unmatched)
+        self.seconds_loading += worn.seconds
 
     def report(self, world_size: int, resident_bytes: int) -> Report:
         return Report(
@@ -58,6 +69,9 @@ class Account:
             peak_bytes=[peak_bytes(self.device)],
             resident_bytes=resident_bytes,
             low_bit_layers=self.low_bit_layers,
+            adapters=self.adapters,
+            adapted_weights=self.adapted_weights,
+            unmatched_keys=list(self.unmatched_keys),
         )
 
 

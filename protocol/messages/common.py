@@ -114,4 +114,7 @@ class Report(Record):
     low_bit_layers: dict[str, int] = Field(default_factory=dict)
     compiles: int = 0
     steps_reused: int = 0
+    adapters: int = 0
+    adapted_weights: int = 0
+    unmatched_keys: list[Text] = Field(default_factory=list)
     ignored: list[Text] = Field(default_factory=list)
