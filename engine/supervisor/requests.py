@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class Request:
     """One request from the moment it is read to its terminal reply.
 
-    `path` is the model file it needs, `files` its LoRA files; `channel` tells apart ids that a client uses on both of its channels.
+    `path` is the model file it needs, `files` its LoRA files; `channel` tells apart ids that a client uses on
+    both of its channels.
     """
 
     session: str
