@@ -15,6 +15,7 @@ from comfy.patcher_extension import CallbacksMP
 from ..protocol.errors import UnsupportedRequestError
 from . import refusals
 from .compat import current_node
+from .outfit import Outfits
 from .remote import RemoteModel
 
 
@@ -23,6 +24,10 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
 
     outboard_local: whether the engine computes on the very device ComfyUI manages as `load_device`.
     """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._outfits = Outfits()
 
     @property
     def remote(self) -> RemoteModel:
@@ -43,6 +48,7 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
         full_load: bool = False,
     ) -> None:
         refusals.check_patcher(self)
+        self.dress()
         self.remote.load()
         self.model.device = device_to
         self.model.model_loaded_weight_memory = self.loaded_size()
@@ -85,7 +91,23 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
 
     def pre_run(self) -> None:
         refusals.check_patcher(self)
+        self.dress()
         super().pre_run()
+
+    def dress(self) -> None:
+        """Let the engine wear, from the next call on, what this MODEL and its current hooks say."""
+        self.remote.adapters = self._outfits.of(self)
+
+    def patch_hooks(self, hooks: Any) -> None:
+        self.current_hooks = hooks
+        self.dress()
+
+    def unpatch_hooks(self, whitelist_keys_set: set[str] | None = None) -> None:
+        if self.current_hooks is not None:
+            self.patch_hooks(None)
+
+    def inject_model(self) -> None:
+        """What LoraLoaderBypass injects is computed in the engine; other injections are refused."""
 
     def pin_weight_to_device(self, key: str) -> None:
         """There is nothing here to pin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ..protocol.errors import UnsupportedRequestError
 
@@ -36,7 +36,6 @@ LIKELY_NODES: Mapping[str, str] = {
     "diffusion_model.params.default_ref_method": "FluxKVCache",
     "diffusion_model.default_ref_method": "FluxKVCache",
     "dit": "SkipLayerGuidanceDiT or SkipLayerGuidanceDiTSimple",
-    "bypass_lora": "LoraLoaderBypass or LoraLoaderBypassModelOnly",
     "manual_cast_dtype": "ModelComputeDtype; choose the dtype in the Outboard Engine node instead",
 }
 #: Options that some diffusion transformer reads and that are neither patches nor data for the engine.
@@ -49,20 +48,14 @@ HONOURED_OBJECTS = frozenset({"model_sampling"})
 
 
 def check_patcher(patcher: Any) -> None:
-    """Raise UnsupportedRequestError for anything on `patcher` that changes weights or code of the DiT."""
-    _check_weights(patcher.patches)
-    if patcher.hook_patches:
-        _refuse("This MODEL has LoRA hooks", "CreateHookLora or another hook node")
-    for key, injections in patcher.injections.items():
-        if injections:
-            _refuse(f"This MODEL has injections under {key!r}", LIKELY_NODES.get(key, "a custom node"))
+    """Raise UnsupportedRequestError for what on `patcher` changes code of the DiT, or its weights by code."""
     for key in patcher.object_patches:
         if key not in HONOURED_OBJECTS:
-            _refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
+            refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
     for key in getattr(patcher, "weight_wrapper_patches", {}):
-        _refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
+        refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
     if patcher.additional_models.get("multigpu"):
-        _refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
+        refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
 
 
 def check_options(transformer_options: Mapping[str, Any]) -> None:
@@ -71,7 +64,7 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
     _check_callables(transformer_options.get("patches_replace") or {}, UNET_REPLACEMENTS, "patches_replace")
     for key, node in INNER_OPTIONS.items():
         if transformer_options.get(key) is not None:
-            _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
+            refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
         _ATTENTION_WARNING.once()
 
@@ -79,21 +72,14 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
 def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: str) -> None:
     for key, patches in found.items():
         if patches and key not in inert:
-            _refuse(
+            refuse(
                 f"This MODEL runs code inside the diffusion model ({where}[{key!r}])",
                 LIKELY_NODES.get(key, "a custom node"),
             )
 
 
-def _check_weights(patches: Mapping[str, Any]) -> None:
-    for key, entries in patches.items():
-        if entries and isinstance(entries[0][1], list):
-            _refuse(f"{len(patches)} weights of this MODEL are merged, {key!r} first", "ModelMerge nodes")
-        if entries:
-            _refuse(f"{len(patches)} weights of this MODEL are patched, {key!r} first", "LoraLoader nodes")
-
-
-def _refuse(what: str, node: str) -> None:
+def refuse(what: str, node: str) -> NoReturn:
+    """Raise UnsupportedRequestError: `what` it is, and the `node` that likely set it."""
     raise UnsupportedRequestError(f"{what}, set by {node}.", hint=STOCK)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ..protocol.adapters import AdapterSet
 from ..protocol.errors import OutboardError
 from ..protocol.messages import Message
 from ..protocol.messages.client import CloseRun, Load, Predict, Run
@@ -36,6 +37,8 @@ class RemoteModel:
         self.ref = ref
         self.settings = settings
         self.footprint = footprint
+        self.adapters = AdapterSet([])
+        """What every call wears: the MODEL that is sampled with, or its current hooks, set it."""
         self._resident = 0
         self._resident_at = -1
         self._run = ""
@@ -104,6 +107,7 @@ class RemoteModel:
             sigma=sigma,
             branches=list(branches),
             conditioning=self.intern(conditioning),
+            adapters=self.session.adapt(self.adapters),
             reply=self.session.slot(x.numel() * LARGEST_ITEM),
         )
         prediction = self._request(request, LoadingProgress(self.ref.name))

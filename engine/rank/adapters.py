@@ -83,8 +83,8 @@ class AdapterStore:
         adapters = [_named(adapter, names) for adapter in message.adapters]
         if set_digest(message.parts, adapters) != message.digest:
             raise InvalidRequestError(
-                f"The adapters called {message.digest} have another digest: they were damaged on their way, or "
-                "have fields that this engine does not know.",
+                f"The adapters called {message.digest} have another digest: "
+                "they were damaged on their way, or have fields that this engine does not know.",
                 hint="Update the older of the two installations.",
             )
         with self._lock:
@@ -180,7 +180,9 @@ def _entry(adapter: WeightPatch | LoraFile, tensors: Mapping[str, Tensor], paths
     return Patch(
         key=adapter.key,
         kind=adapter.kind,
-        tensors={role: tensors[value.digest] for role, value in adapter.tensors.items() if isinstance(value, Blob)},
+        tensors={
+            role: tensors[value.digest] for role, value in adapter.tensors.items() if isinstance(value, Blob)
+        },
         strength=adapter.strength,
         strength_model=adapter.strength_model,
         alpha=adapter.alpha,

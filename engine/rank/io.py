@@ -28,9 +28,7 @@ _SEND_TIMEOUT_MS = 2000
 class Line:
     """The DEALER socket and its thread. The main thread takes work from `next` and speaks through `send`."""
 
-    def __init__(
-        self, spec: RankSpec, blobs: BlobStore, adapters: AdapterStore, segments: Segments
-    ) -> None:
+    def __init__(self, spec: RankSpec, blobs: BlobStore, adapters: AdapterStore, segments: Segments) -> None:
         self._spec = spec
         self._blobs = blobs
         self._adapters = adapters

@@ -57,7 +57,7 @@ class Resident:
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """A resident model for one request, what it wears, and the seconds it took to load (0 when it was there)."""
+    """A resident model for one request, its wardrobe, and the seconds it took to load (0: it was there)."""
 
     model: Model
     wardrobe: Wardrobe

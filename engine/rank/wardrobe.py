@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...protocol.errors import CheckpointError, UnsupportedRequestError
+from ...protocol.errors import CheckpointError
 from ..lora.file import LoraContents, read_lora
 from ..lora.overlay import Overlay
 from ..lora.patch import Patch
@@ -44,8 +44,8 @@ class Wardrobe:
     def wear(self, entries: Sequence[Entry]) -> Worn:
         """Change into `entries`, whatever was worn before; none means the weights of the model's file.
 
-        Raises UnsupportedRequestError for a LoRA that fits no weight of the model, CheckpointError for a file
-        that has changed since the supervisor found it.
+        Raises CheckpointError for a file that fits no weight of the model, or that has changed since the
+        supervisor found it, InvalidRequestError for a patch that does not fit.
         """
         if self._overlay is None:
             if not entries:
@@ -80,14 +80,7 @@ class Wardrobe:
                 f"The LoRA file {entry.file.name} ({path}) has changed since it was asked for.",
                 hint="Queue the prompt once more.",
             )
-        contents = read_lora(path, self._model, entry.file.strength)
-        if not contents.matched:
-            raise UnsupportedRequestError(
-                f"The LoRA {entry.file.name} fits no weight of this {self._model.adapter.title} model: "
-                f"none of its {len(contents.unmatched)} keys is known.",
-                hint="It was made for another kind of model.",
-            )
-        return contents
+        return read_lora(path, self._model, entry.file.strength)
 
 
 def _nbytes(contents: LoraContents) -> int:

@@ -41,7 +41,12 @@ class Worker:
     """Computes the commands of one rank; rank 0 also speaks for the group."""
 
     def __init__(
-        self, spec: RankSpec, device: torch.device, line: Line, blobs: BlobStore, adapters: AdapterStore,
+        self,
+        spec: RankSpec,
+        device: torch.device,
+        line: Line,
+        blobs: BlobStore,
+        adapters: AdapterStore,
         segments: Segments,
     ) -> None:
         self._spec = spec

@@ -7,8 +7,10 @@ from typing import Any
 
 import comfy.model_patcher
 import comfy.utils
+import comfy.weight_adapter
 import torch
 from aiohttp import web
+from comfy.patcher_extension import PatcherInjection
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
@@ -187,12 +189,47 @@ class IdlePatch(torch.nn.Module):
         return latent
 
 
+class TestAdapter:
+    """Patches a weight in a way of its own: by a class, by a function, under a key; or injects."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "how": ("STRING", {"default": ""})}}
+
+    def make(self, model: Any, how: str) -> tuple[Any, ...]:
+        model = model.clone()
+        key = "diffusion_model.double_blocks.0.img_attn.qkv.weight"
+        zeros = ("diff", (torch.zeros(384, 128),))
+        if how == "class":
+            model.add_patches({key: UnknownAdapter(set(), (None,) * 6)})
+        elif how == "function":
+            model.add_patches({(key, None, UnknownAdapter.turn): zeros})
+        elif how == "key":
+            model.add_patches({"model_sampling.sigmas": zeros})
+        else:
+            model.set_injections("strange", [PatcherInjection(inject=print, eject=print)])
+        return (model,)
+
+
+class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):
+    name = "unknown"
+
+    @staticmethod
+    def turn(value: torch.Tensor) -> torch.Tensor:
+        return value.flip(0)
+
+
 NODE_CLASS_MAPPINGS = {
     "OutboardTestConditioning": TestConditioning,
     "OutboardTestLatent": TestLatent,
     "OutboardTestPicture": TestPicture,
     "OutboardTestConcatMask": TestConcatMask,
     "OutboardTestPatch": TestPatch,
+    "OutboardTestAdapter": TestAdapter,
     "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
