@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import MutableMapping
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -16,7 +17,7 @@ class NamedTensors:
     """Knows the names of tensors for as long as they live. Nobody may write into one that it has seen."""
 
     def __init__(self) -> None:
-        self._names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._names: MutableMapping[torch.Tensor, str] = WeakTensorKeyDictionary()
         self._lock = threading.Lock()
 
     def name(self, tensor: torch.Tensor) -> tuple[Blob, WireTensor]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from comfyui import loras
+from comfyui import loras, quantised
 from comfyui.families import SUBJECTS, WAN
 from comfyui.files import lora_for
 from comfyui.graphs import ERNIE, FLUX, Graph, Link, Subject, sampled, saved
@@ -92,6 +92,19 @@ def test_a_lora_for_each_family(comfy: ComfyServer, compare: Compare, subject: S
     save_file(lora_for(models / "diffusion_models" / subject.file), models / "loras" / name)
     pair = compare(subject, with_loras(subject, (name, 1.0), cfg=1.0), "whole_loop")
     assert pair.report["adapted_weights"] == 1
+
+
+@pytest.mark.parametrize(
+    "file", [FLUX.file, ERNIE.file, quantised.OLD_FP8, *(subject.file for subject in SUBJECTS)]
+)
+def test_loras_name_the_same_weights_as_in_stock(comfy: ComfyServer, file: str) -> None:
+    graph = Graph()
+    models = [
+        graph.add(loader, unet_name=file, weight_dtype="default")
+        for loader in ("OutboardUNETLoader", "UNETLoader")
+    ]
+    keys = graph.add("OutboardTestLoraKeys", model=models[0], other=models[1])
+    assert int(succeeded(comfy.run(graph.nodes)).text(keys[0])) > 20
 
 
 @pytest.mark.parametrize("kind", BESIDE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import comfy.lora
 import comfy.model_patcher
 import comfy.utils
 import comfy.weight_adapter
@@ -215,6 +216,26 @@ class TestAdapter:
         return (model,)
 
 
+class TestLoraKeys:
+    """Fails unless LoRA files name the same weights in both MODELs."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "compare"
+    RETURN_TYPES = ()
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "other": ("MODEL",)}}
+
+    def compare(self, model: Any, other: Any) -> dict[str, Any]:
+        one, two = (comfy.lora.model_lora_keys_unet(given.model, {}) for given in (model, other))
+        if one != two:
+            differing = sorted({key for key in one | two if one.get(key) != two.get(key)})
+            raise ValueError(f"{len(differing)} names differ: {differing[:5]}")
+        return {"ui": {"text": [str(len(one))]}}
+
+
 class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):
     name = "unknown"
 
@@ -230,6 +251,7 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestConcatMask": TestConcatMask,
     "OutboardTestPatch": TestPatch,
     "OutboardTestAdapter": TestAdapter,
+    "OutboardTestLoraKeys": TestLoraKeys,
     "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
