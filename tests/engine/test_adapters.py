@@ -105,7 +105,7 @@ def test_equal_tensors_are_held_once(store: AdapterStore) -> None:
 
 
 def test_the_least_used_set_goes_when_the_budget_is_spent(store: AdapterStore) -> None:
-    sent = [message(diff(wire(seed, rows=40))) for seed in range(3)]
+    sent = [message(diff(wire(seed, rows=60))) for seed in range(3)]
     for one in sent[:2]:
         store.put(one, [])
     store.get(sent[0].digest)
@@ -130,7 +130,7 @@ def test_parts_make_a_whole_in_their_order(store: AdapterStore) -> None:
     store.put(whole, [])
     assert [patch.strength for patch in patches(store, whole.digest)] == [1.0, 1.0, 1.0, 0.25]
     for seed in range(5, 9):
-        store.put(message(diff(wire(seed, rows=24))), [])
+        store.put(message(diff(wire(seed, rows=40))), [])
     with pytest.raises(MissingBlobError):
         store.get(parts[0].digest)
 
