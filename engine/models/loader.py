@@ -60,7 +60,17 @@ class Prepared:
         self.module.load_state_dict(weights, strict=True, assign=True)
         assert not any(tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers()))
         module = self.module.requires_grad_(False)
-        return Model(self.detected.family, module, self.dtype, self.device, self.header, low_bit, attention)
+        return Model(
+            self.detected.family,
+            module,
+            self.dtype,
+            self.device,
+            self.header,
+            low_bit,
+            attention,
+            self.detected,
+            self.plan,
+        )
 
 
 def prepare(

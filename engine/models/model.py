@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +13,15 @@ from ...protocol.errors import UnsupportedRequestError
 from ..attention.seam import Attention
 from .family import Family
 from .header import Header
+from .plan import Read
+from .registry import Detected
 
 
 class Model:
     """A transformer of `family` on one device; `module` and `attention` may be altered from outside.
 
-    `low_bit_layers` counts the quantised layers of its file by the form they have in memory.
+    `low_bit_layers` counts the quantised layers of its file by the form they have in memory; `detected` and
+    `plan` say where its weights came from.
     """
 
     def __init__(
@@ -30,6 +33,8 @@ class Model:
         header: Header,
         low_bit_layers: Mapping[str, int] | None = None,
         attention: AbstractContextManager[object] | None = None,
+        detected: Detected | None = None,
+        plan: Sequence[Read] = (),
     ) -> None:
         self.adapter = adapter
         self.module = module
@@ -38,6 +43,8 @@ class Model:
         self.header = header
         self.low_bit_layers: dict[str, int] = dict(low_bit_layers or {})
         self.attention = attention or Attention()
+        self.detected = detected
+        self.plan = tuple(plan)
 
     @property
     def family(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -53,17 +55,8 @@ class LayerReader:
     def linear(self, kept: Kept, linear: nn.Linear, dtype: torch.dtype) -> QuantLinear:
         """The layer that takes the place of `linear`, with its weight as stored."""
         layer = kept.layer
-        pieces = [self.stored(layer, read.first, self._stop(layer, read)) for read in kept.reads]
-        packed = pieces[0][0]
-        if len(pieces) > 1:
-            packed = torch.cat([_bytes(piece) for piece, _ in pieces]).view(packed.dtype)
-        parts: dict[str, torch.Tensor] = {}
-        for name, part in pieces[0][1].items():
-            per_row = len(pieces) > 1 and layer.part_rows(name, 0, 1) is not None
-            whole = (
-                torch.cat([_bytes(piece[name]) for _, piece in pieces]) if per_row else _bytes(part.clone())
-            )
-            parts[name] = whole.view(part.dtype)
+        pieces = [self.stored(layer, read.first, stop_of(layer, read)) for read in kept.reads]
+        packed, parts = joined(layer, pieces)
         for read in kept.reads:
             self._reader.advance(read.rows * layer.row_bytes)
         return QuantLinear(
@@ -74,17 +67,44 @@ class LayerReader:
         """The scale of the layer's input, per column."""
         return self._all_parts(layer)[SMOOTHING]
 
-    def _stop(self, layer: Layer, read: Read) -> int:
-        """The end of the rows to read: padding belongs to the last ones."""
-        stop = read.first + read.rows
-        return layer.shape[0] if stop > layer.shape[0] - layer.tile else stop
-
     def _all_parts(self, layer: Layer) -> dict[str, torch.Tensor]:
         if self._key != layer.key:
             self._parts = {name: self._reader.tensor(info) for name, info in layer.parts.items()}
             self._parts = {name: _shaped(layer, name, part) for name, part in self._parts.items()}
             self._key = layer.key
         return self._parts
+
+
+Stored = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+def stop_of(layer: Layer, read: Read) -> int:
+    """The end of the stored rows that `read` needs: padding belongs to the last ones."""
+    stop = read.first + read.rows
+    return layer.shape[0] if stop > layer.shape[0] - layer.tile else stop
+
+
+def cut(layer: Layer, stored: Stored, read: Read) -> Stored:
+    """What `read` needs of a whole weight as it is stored."""
+    first, stop = read.first, stop_of(layer, read)
+    parts: dict[str, torch.Tensor] = {}
+    for name, part in stored[1].items():
+        rows = layer.part_rows(name, first, stop)
+        parts[name] = part if rows is None else part[slice(*rows)]
+    return stored[0][first:stop], parts
+
+
+def joined(layer: Layer, pieces: Sequence[Stored]) -> Stored:
+    """Pieces of a weight, one below the other, with memory of their own where they are more than one."""
+    packed = pieces[0][0]
+    if len(pieces) > 1:
+        packed = torch.cat([_bytes(piece) for piece, _ in pieces]).view(packed.dtype)
+    parts: dict[str, torch.Tensor] = {}
+    for name, part in pieces[0][1].items():
+        per_row = len(pieces) > 1 and layer.part_rows(name, 0, 1) is not None
+        whole = torch.cat([_bytes(piece[name]) for _, piece in pieces]) if per_row else _bytes(part.clone())
+        parts[name] = whole.view(part.dtype)
+    return packed, parts
 
 
 def _shaped(layer: Layer, name: str, part: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -17,7 +19,10 @@ class QuantLinear(nn.Module):
 
     native: multiply in few bits (comfy-kitchen); else the weight is unpacked at each use. `packed` and the
     parts are buffers outside the state dict. x (...,columns) and the result in the model's dtype.
+    change: what is done to the values (out, in) in float32 whenever they are unpacked, in place.
     """
+
+    change: Callable[[torch.Tensor], None] | None
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class QuantLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.format, self.options, self.native, self.dtype = name, options, native, dtype
         self.bias = linear.bias
+        self.change = None
         self.register_buffer("packed", packed, persistent=False)
         self._part_names = tuple(parts)
         for part, tensor in parts.items():
@@ -49,7 +55,15 @@ class QuantLinear(nn.Module):
         return self.unpacked(self.dtype)
 
     def unpacked(self, dtype: torch.dtype) -> torch.Tensor:
-        """The values (out, in) in `dtype`."""
+        """The values (out, in) in `dtype`, changed if they are to be."""
+        if self.change is None:
+            return self.stored(dtype)
+        found = self.stored(torch.float32).clone()
+        self.change(found)
+        return found.to(dtype)
+
+    def stored(self, dtype: torch.dtype) -> torch.Tensor:
+        """The values (out, in) in `dtype`, as the file has them."""
         found = unpack(self.format, self.options, self.get_buffer("packed"), self.parts, dtype)
         return found[: self.out_features, : self.in_features]
 
