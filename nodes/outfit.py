@@ -25,7 +25,7 @@ ADDED = ("lora", "loha", "lokr", "diff")
 Patches = Mapping[str, Sequence[Entry]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """A LoRA file, and how many patches each weight had when it was added."""
 

@@ -23,8 +23,8 @@ Compare = Callable[[Subject, Build, str], Pair]
 ONLY = "LoraLoaderModelOnly"
 OURS = "OutboardLoraLoader"
 BYPASS = "LoraLoaderBypassModelOnly"
-#: Kinds that ComfyUI computes beside a layer; the others it would add to the weight even there.
-BESIDE = [kind for kind in loras.KINDS if kind not in ("dora", "diff")]
+#: Kinds for the bypass loader. In it, stock ComfyUI fails on GLoRA and OFT.
+BESIDE = [kind for kind in loras.KINDS if kind not in ("glora", "oft")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,10 +107,24 @@ def test_loras_name_the_same_weights_as_in_stock(comfy: ComfyServer, file: str) 
     assert int(succeeded(comfy.run(graph.nodes)).text(keys[0])) > 20
 
 
-@pytest.mark.parametrize("kind", BESIDE)
-@pytest.mark.parametrize(("name", "subject"), [("flux", FLUX), ("wan", WAN)], ids=["flux", "wan"])
+@pytest.mark.parametrize(
+    ("name", "subject", "kind"),
+    [("wan", WAN, kind) for kind in BESIDE] + [("flux", FLUX, kind) for kind in BESIDE if kind != "boft"],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_bypass(compare: Compare, name: str, subject: Subject, kind: str) -> None:
     compare(subject, with_loras(subject, (f"{name}-{kind}.safetensors", 0.6), node=BYPASS), "whole_loop")
+
+
+def test_a_bypassed_rotation_of_fused_layers_is_refused_by_name(comfy: ComfyServer) -> None:
+    graph = Graph()
+    build = with_loras(FLUX, ("flux-boft.safetensors", 0.6), node=BYPASS)
+    model = graph.add("OutboardUNETLoader", unet_name=FLUX.file, weight_dtype="default")
+    saved(graph, build(graph, model), "refused")
+    done = comfy.run(graph.nodes)
+    assert done.error is not None
+    assert "a rotation cannot run beside" in done.error["exception_message"]
+    assert "img_attn.qkv" in done.error["exception_message"]
 
 
 def test_bypass_on_top_of_a_lora(compare: Compare) -> None:

@@ -22,8 +22,9 @@ from outboard.protocol.messages.control import Unload
 from outboard.protocol.messages.engine import Prediction, Result, Step
 from outboard.protocol.torch import from_wire, to_wire
 
-STEPS = 3
-LORAS = {"x": adapted.lora(1), "y": adapted.lora(2, -0.7), "none": AdapterSet([])}
+STEPS = 2
+LORAS = {"x": adapted.lora(1, every=6), "y": adapted.lora(2, -0.7, every=6), "none": AdapterSet([])}
+pytestmark = pytest.mark.timeout(300)
 #: A request that yields between its messages, and its latent in the end; nothing when it was taken back.
 Job = Iterator[torch.Tensor | None]
 
@@ -79,9 +80,10 @@ def finished(job: Job) -> torch.Tensor | None:
     return list(job)[-1]
 
 
-@pytest.fixture
-def alone(client: Client) -> dict[tuple[str, str], torch.Tensor]:
+@pytest.fixture(scope="module")
+def alone(engine: Engine) -> dict[tuple[str, str], torch.Tensor]:
     """Each LoRA on each path, with a model that has never worn anything else."""
+    client = harness.connect(engine)
     found = {}
     for name in LORAS:
         for kind, make in KINDS.items():
@@ -89,6 +91,7 @@ def alone(client: Client) -> dict[tuple[str, str], torch.Tensor]:
             latent = finished(make(client, name))
             assert latent is not None
             found[name, kind] = latent
+    client.close()
     assert not torch.equal(found["x", "whole"], found["none", "whole"])
     assert not torch.equal(found["x", "whole"], found["y", "whole"])
     return found

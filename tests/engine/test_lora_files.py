@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,12 +35,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path, session_runtime: Path) -> Iterator[Engine]:
+def served(folder: Path) -> Iterator[Engine]:
+    """An engine that may read LoRAs in `folder`, in a runtime folder of its own with a short path."""
+    runtime = Path(tempfile.mkdtemp(prefix="obe"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OUTBOARD_RUNTIME_DIR", str(session_runtime))
-        started = harness.start(owned=True, roots={"loras": (folder,)})
+        patch.setenv("OUTBOARD_RUNTIME_DIR", str(runtime))
+        started = harness.start(roots={"loras": (folder,)})
     yield started
     started.stop()
+    shutil.rmtree(runtime)
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def test_keys_that_fit_nothing_are_reported(mine: Client, folder: Path) -> None:
 
 
 def test_a_file_that_fits_nothing_is_an_error_that_names_it(mine: Client, folder: Path) -> None:
-    file = adapted.file(folder / "other.safetensors", seed=1, stray=2, every=10**6)
+    file = adapted.file(folder / "other.safetensors", seed=999, stray=2, every=1000)
     name = mine.adapt(AdapterSet([file]))
     with pytest.raises(CheckpointError, match=r"other\.safetensors: none of its 2 keys"):
         mine.request(harness.run(1, adapters=name))

@@ -229,11 +229,17 @@ class TestLoraKeys:
         return {"required": {"model": ("MODEL",), "other": ("MODEL",)}}
 
     def compare(self, model: Any, other: Any) -> dict[str, Any]:
-        one, two = (comfy.lora.model_lora_keys_unet(given.model, {}) for given in (model, other))
+        one, two = map(lora_keys, (model.model, other.model))
         if one != two:
             differing = sorted({key for key in one | two if one.get(key) != two.get(key)})
             raise ValueError(f"{len(differing)} names differ: {differing[:5]}")
         return {"ui": {"text": [str(len(one))]}}
+
+
+def lora_keys(model: Any) -> dict[str, Any]:
+    """Weight by name, without what says how a weight is stored, which no LoRA changes."""
+    found = comfy.lora.model_lora_keys_unet(model, {})
+    return {name: key for name, key in found.items() if not name.endswith(("comfy_quant", "_scale"))}
 
 
 class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):
