@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import comfy.utils
@@ -27,6 +27,7 @@ SLOTS: Mapping[Kind, tuple[str, ...]] = {
     "boft": ("blocks", "rescale", ALPHA, "dora_scale"),
 }
 MERGES = "ModelMerge nodes"
+SCALES = "UNetSelfAttentionMultiply or a node like it"
 LORAS = "a LoRA node"
 
 #: One entry of `ModelPatcher.patches`: (strength, what, strength of the model, offset, function).
@@ -45,10 +46,10 @@ class Records:
 
         Raises UnsupportedRequestError naming what is no data, or no adapter that this version knows.
         """
-        strength, what, strength_model, offset, function = entry
-        kind, tensors, alpha = _contents(key, what, strength)
-        if kind != "set" and strength == 0.0 and strength_model == 1.0:
+        if _is_idle(entry):
             return None
+        strength, what, strength_model, offset, function = entry
+        kind, tensors, alpha = _contents(key, what)
         if function is not None:
             tensors = _reordered(key, kind, tensors, function)
         return self._record(
@@ -96,30 +97,28 @@ def is_model(entry: Entry) -> bool:
     return isinstance(what, tuple) and len(what) == 2 and what[0] == "model_as_lora"
 
 
-def _contents(key: str, what: Any, strength: float) -> tuple[Kind, Tensors, float | None]:
+def _is_idle(entry: Entry) -> bool:
+    """Whether ComfyUI would compute the weight itself: nothing is added to all of it."""
+    strength, what, strength_model, _, _ = entry
+    replaced = isinstance(what, tuple) and len(what) == 2 and what[0] == "set"
+    return strength == 0.0 and strength_model == 1.0 and not replaced
+
+
+def _contents(key: str, what: Any) -> tuple[Kind, Tensors, float | None]:
     if isinstance(what, list):
-        # Merged in with nothing of the other model left: what ComfyUI computes is the weight itself.
-        if strength != 0.0:
-            refuse(f"The weight {key!r} of this MODEL is merged with another model's", MERGES)
-        return "diff", {}, None
+        refuse(f"The weight {key!r} of this MODEL is merged with another model's", MERGES)
     if isinstance(what, comfy.weight_adapter.WeightAdapterBase):
         return _of_adapter(key, what)
     if not isinstance(what, tuple) or len(what) not in (1, 2):
         refuse(f"The weight {key!r} of this MODEL has a patch of the type {type(what).__name__}", LORAS)
     kind, given = ("diff", what) if len(what) == 1 else what
-    if kind == "set":
-        return "set", {"set": _tensor(key, given[0])}, None
-    if kind != "diff":
+    if kind not in ("diff", "set"):
         refuse(f"The weight {key!r} of this MODEL has a patch of the kind {kind!r}", LORAS)
-    return "diff", _difference(key, given, strength), None
-
-
-def _difference(key: str, given: Sequence[Any], strength: float) -> Tensors:
-    if len(given) > 1 and given[1].get("pad_weight"):
+    if kind == "diff" and len(given) > 1 and given[1].get("pad_weight"):
         refuse(f"The weight {key!r} of this MODEL is made larger", LORAS)
-    if given[0] is None and strength == 0.0:
-        return {}
-    return {"diff": _tensor(key, given[0])}
+    if given[0] is None:
+        refuse(f"The weight {key!r} of this MODEL is scaled", SCALES)
+    return kind, {kind: _tensor(key, given[0])}, None
 
 
 def _of_adapter(key: str, adapter: Any) -> tuple[Kind, Tensors, float | None]:

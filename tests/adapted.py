@@ -13,7 +13,7 @@ from outboard.protocol.adapters import AdapterSet
 from outboard.protocol.messages.adapters import LoraFile, WeightPatch
 from outboard.protocol.tensors import digest
 from outboard.protocol.torch import to_wire
-from outboard.protocol.values import Blob
+from outboard.protocol.values import Blob, WireTensor
 
 RANK = 2
 
@@ -33,11 +33,12 @@ def matrices(seed: int, every: int = 3) -> dict[str, tuple[torch.Tensor, torch.T
 
 def lora(seed: int, strength: float = 1.0, every: int = 3) -> AdapterSet:
     """A set of LoRA patches."""
-    patches, tensors = [], {}
+    patches: list[WeightPatch | LoraFile] = []
+    tensors: dict[str, WireTensor] = {}
     for key, pair in matrices(seed, every).items():
         wires = {name: to_wire(value) for name, value in zip(("up", "down"), pair, strict=True)}
         tensors |= {digest(wire): wire for wire in wires.values()}
-        named = {name: Blob(digest(wire)) for name, wire in wires.items()}
+        named: dict[str, WireTensor | Blob] = {name: Blob(digest(wire)) for name, wire in wires.items()}
         patches.append(WeightPatch(kind="lora", key=key, tensors=named, strength=strength))
     return AdapterSet(patches, tensors)
 
@@ -51,7 +52,7 @@ def zeros(key: str, size: int) -> AdapterSet:
 
 def file(path: Path, seed: int, stray: int = 0, every: int = 3) -> LoraFile:
     """The same LoRA as a file, with so many keys that fit nothing; how the engine is told of it."""
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for key, (up, down) in matrices(seed, every).items():
         name = f"diffusion_model.{key.removesuffix('.weight')}"
         tensors |= {f"{name}.lora_B.weight": up, f"{name}.lora_A.weight": down}

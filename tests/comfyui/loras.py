@@ -39,6 +39,7 @@ def make(folder: Path) -> None:
     first = {name: FLUX_WEIGHTS[name] for name in list(FLUX_WEIGHTS)[:2]}
     save_file(of(first, lora, 60), folder / "flux-x.safetensors")
     save_file(of(FLUX_WEIGHTS, lora, 61), folder / "flux-y.safetensors")
+    save_file(of(first, lora, 68), folder / "flux-once.safetensors")
     save_file(kohya(62), folder / "flux-kohya.safetensors")
     save_file(diffusers(63), folder / "flux-diffusers.safetensors")
     save_file(scales(64), folder / "flux-set.safetensors")

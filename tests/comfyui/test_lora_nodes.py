@@ -68,6 +68,22 @@ def test_a_lora_runs_step_by_step_alike(compare: Compare) -> None:
     assert compare(FLUX, build, "per_step").report["adapted_weights"] == len(loras.FLUX_WEIGHTS)
 
 
+def test_tensors_are_sent_once(comfy: ComfyServer) -> None:
+    def puts() -> int:
+        (engine,) = comfy.get("/outboard/status")["engines"]
+        return int(engine["counters"].get("put_adapters_requests", 0))
+
+    def sent_for(strength: float, seed: int) -> int:
+        before = puts()
+        build = with_loras(FLUX, ("flux-once.safetensors", strength), seed=seed)
+        run_one(comfy, "OutboardUNETLoader", FLUX.file, build)
+        return puts() - before
+
+    run_one(comfy, "OutboardUNETLoader", FLUX.file, with_loras(FLUX, seed=11))
+    # The names of the tensors, and then what of them is not there; nothing; the names with another strength.
+    assert [sent_for(1.0, 12), sent_for(1.0, 13), sent_for(-0.3, 13)] == [2, 0, 1]
+
+
 def test_a_lora_changes_the_picture_and_goes_again_without_a_trace(comfy: ComfyServer) -> None:
     full, half = ("flux-y.safetensors", 1.0), ("flux-y.safetensors", 0.5)
     # Another denoise that means the same keeps ComfyUI from answering out of its cache.

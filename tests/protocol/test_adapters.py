@@ -77,7 +77,7 @@ def test_the_digest_is_that_of_the_specification() -> None:
     }
     text = json.dumps({"adapters": [record, file], "parts": [DIGEST]}, sort_keys=True).replace(" ", "")
     expected = blake2b(text.encode("ascii"), digest_size=16).hexdigest()
-    adapters = [patch("ü.weight", 0.1, offset=[0, 1, 2]), FILE]
+    adapters: list[WeightPatch | LoraFile] = [patch("ü.weight", 0.1, offset=[0, 1, 2]), FILE]
     assert set_digest([DIGEST], adapters) == expected
 
 

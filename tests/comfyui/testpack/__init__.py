@@ -242,7 +242,7 @@ def lora_keys(model: Any) -> dict[str, Any]:
     return {name: key for name, key in found.items() if not name.endswith(("comfy_quant", "_scale"))}
 
 
-class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):
+class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):  # type: ignore[misc]
     name = "unknown"
 
     @staticmethod
