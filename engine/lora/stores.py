@@ -8,7 +8,6 @@ from typing import Protocol, cast
 import torch
 from torch import nn
 
-from ..models.gguf_header import BLOCKS
 from ..models.model import Model
 from ..models.plan import Read
 from ..models.quant.linear import QuantLinear
@@ -100,7 +99,8 @@ def store_of(model: Model, weight: FileWeight) -> Store:
     from .requantised import RequantisedStore
 
     read = weight.reads[0]
-    if read.layer is not None and read.layer.format in BLOCKS:
+    # Blocks, and plain fp8 that was not asked for: ComfyUI changes their values, and rounds no result.
+    if read.layer is not None and read.through is None and not read.layer.parts:
         kept = kept_layer(model.module, read) is not None
         return AtUseStore(model, weight) if kept else PlainStore(model, weight)
     if read.layer is not None or read.through is not None:

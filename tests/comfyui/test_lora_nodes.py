@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from comfyui import loras, quantised
 from comfyui.families import SUBJECTS, WAN
 from comfyui.files import lora_for
 from comfyui.graphs import ERNIE, FLUX, Graph, Link, Subject, sampled, saved
-from comfyui.pairs import Build, Pair, run_one, succeeded
+from comfyui.pairs import Build, Pair, run_one, run_pair, succeeded
 from comfyui.server import ComfyServer
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
@@ -108,6 +109,19 @@ def test_a_lora_for_each_family(comfy: ComfyServer, compare: Compare, subject: S
     save_file(lora_for(models / "diffusion_models" / subject.file), models / "loras" / name)
     pair = compare(subject, with_loras(subject, (name, 1.0), cfg=1.0), "whole_loop")
     assert pair.report["adapted_weights"] == 1
+
+
+@pytest.mark.parametrize("file", [quantised.PLAIN_FP8, quantised.OLD_FP8, quantised.MIXED])
+@pytest.mark.parametrize("node", [ONLY, BYPASS])
+def test_a_lora_for_a_quantised_file(compare: Compare, file: str, node: str) -> None:
+    subject = replace(FLUX, file=file, kind="quantised")
+    build = with_loras(FLUX, ("flux-y.safetensors", 0.8), node=node)
+    assert compare(subject, build, "whole_loop").report["adapters"] == len(loras.FLUX_WEIGHTS)
+
+
+def test_a_lora_for_weights_rounded_to_fp8(comfy: ComfyServer) -> None:
+    pair = run_pair(comfy, FLUX.file, with_loras(FLUX, ("flux-y.safetensors", 0.8)), "fp8_e5m2")
+    assert pair.difference <= FLUX.tolerance
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ import torch
 from outboard.engine.lora.patch import Patch
 from outboard.engine.rank.adapters import AdapterStore, FileEntry
 from outboard.engine.rank.blobs import BlobStore
+from outboard.protocol import adapters as sets
 from outboard.protocol.adapters import AdapterSet, set_digest
 from outboard.protocol.errors import InvalidRequestError, LimitError, MissingBlobError
 from outboard.protocol.messages.adapters import LoraFile, WeightPatch
 from outboard.protocol.messages.client import PutAdapters
 from outboard.protocol.tensors import digest
-from outboard.protocol.torch import to_wire
+from outboard.protocol.torch import from_wire, to_wire
 from outboard.protocol.values import Blob, WireTensor
 
 BUDGET = 4096
@@ -144,9 +145,12 @@ def test_a_set_that_is_put_again_stays(store: AdapterStore) -> None:
     assert store.nbytes == wire(1).nbytes
 
 
-def test_what_a_client_splits_is_put_together(store: AdapterStore) -> None:
+def test_what_a_client_splits_is_put_together(store: AdapterStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sets, "LARGEST_COUNT", 2)
     wires = [wire(seed) for seed in range(3)]
     whole = AdapterSet([diff(Blob(digest(one))) for one in wires], {digest(one): one for one in wires})
+    assert len(whole.messages) == 3
     for sent in whole.messages:
         store.put(whole.with_tensors(sent, whole.tensors), [])
-    assert len(store.get(whole.digest)) == 3
+    values = [float(patch.tensors["diff"][0, 0]) for patch in patches(store, whole.digest)]
+    assert values == [float(from_wire(one)[0, 0]) for one in wires]

@@ -64,6 +64,6 @@ def _rounded(read: Read, module: nn.Module, name: str, *, fast: bool) -> Read:
     if read.target.endswith(".weight") and _is_linear(read, module):
         before = read.layer.weight if read.layer else read.info
         layer = Layer(read.key, name, before, before.shape, options=Options(fast=fast))
-        return replace(read, layer=layer)
+        return replace(read, layer=layer, through=FP8[name])
     through: torch.dtype = FP8[name]
     return replace(read, through=through, layer=None, info=read.layer.weight if read.layer else read.info)
