@@ -13,8 +13,8 @@ import torch
 from ..engine.models.header import Header
 from .skeleton import TORCH_DTYPES
 
-#: Keys of a LoRA's text encoders, which a MODEL has no weights for.
-TEXT_ENCODERS = ("lora_te", "text_encoder", "text_encoders.")
+#: Starts of the keys that a LoRA has for text encoders, which a MODEL has no weights for.
+TEXT_ENCODERS = ("lora_te", "text_encoder")
 
 
 @dataclass(frozen=True)

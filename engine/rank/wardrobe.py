@@ -16,6 +16,8 @@ from ..models.header import read_header
 from ..models.model import Model
 from .adapters import Entry, FileEntry
 
+#: Starts of the keys that a LoRA has for text encoders, which are ComfyUI's.
+TEXT_ENCODERS = ("lora_te", "text_encoder")
 #: A file as it was at one time, at one strength: path, size, time of change, strength.
 Version = tuple[str, int, int, float]
 
@@ -58,7 +60,8 @@ class Wardrobe:
         for entry in entries:
             patches += next(read).patches if isinstance(entry, FileEntry) else [entry]
         self._overlay.use(patches)
-        unmatched = tuple(dict.fromkeys(key for contents in files for key in contents.unmatched))
+        left = dict.fromkeys(key for contents in files for key in contents.unmatched)
+        unmatched = tuple(key for key in left if not key.startswith(TEXT_ENCODERS))
         weights = len({patch.key for patch in patches})
         return Worn(len(entries), weights, unmatched, time.perf_counter() - began)
 

@@ -18,6 +18,7 @@ from outboard.protocol.client import Client
 from outboard.protocol.codec import Envelope, decode, encode
 from outboard.protocol.errors import (
     CheckpointError,
+    LimitError,
     ModelNotFoundError,
     ProtocolError,
     UnsupportedModelError,
@@ -127,3 +128,19 @@ def test_a_name_that_leaves_the_roots_is_refused_before_any_file_is_touched(
         message = decode(reply).message
         assert isinstance(message, Error) and isinstance(from_message(message), ProtocolError)
         channel.close()
+
+
+def test_the_adapter_budget_holds_and_dropped_sets_come_again(runtime: Path) -> None:
+    one, two = adapted.lora(1, every=6), adapted.lora(2, every=6)
+    budget = max(one.nbytes, two.nbytes) * 3 // 2
+    engine = harness.start(f"--adapter-budget={budget}")
+    client = harness.connect(engine)
+    first = run(client, one)[0]
+    for adapters in (two, one, two):
+        run(client, adapters)
+        assert 0 < harness.status(client).blobs_bytes <= budget
+    assert torch.equal(run(client, one)[0], first)
+    with pytest.raises(LimitError, match="adapter-budget"):
+        client.adapt(adapted.lora(3, every=1))
+    client.close()
+    engine.stop()
