@@ -30,9 +30,7 @@ class AtUseStore:
         changes: Changes = {}
         low_rank = all(map(is_low_rank, patches))
         if not low_rank:
-            change_all(
-                self._whole(), patches
-            )  # a patch that does not fit is refused now, not at the first use
+            change_all(self._whole(), patches)  # a patch that does not fit is refused now, not at the first use
         for read in self._weight.reads:
             todo = self._add(read, patches) if low_rank else partial(self._copy, read, tuple(patches))
             changes.setdefault(self._layer(read), []).append(todo)
