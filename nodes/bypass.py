@@ -8,8 +8,7 @@ from typing import Any
 
 import comfy.weight_adapter
 
-from .refusals import refuse
-from .weight_patches import WEIGHT
+from .weight_patches import WEIGHT, refuse
 
 KEY = "bypass_lora"
 

@@ -14,8 +14,7 @@ from typing import Any
 from ..protocol.adapters import AdapterSet
 from ..protocol.messages.adapters import LoraFile, WeightPatch
 from . import bypass
-from .refusals import refuse
-from .weight_patches import Entry, Records, is_model
+from .weight_patches import Entry, Records, is_model, refuse
 
 #: Where a MODEL keeps its files.
 ATTACHMENT = "outboard_loras"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from ..protocol.errors import UnsupportedRequestError
 
@@ -51,11 +51,11 @@ def check_patcher(patcher: Any) -> None:
     """Raise UnsupportedRequestError for what on `patcher` changes code of the DiT, or its weights by code."""
     for key in patcher.object_patches:
         if key not in HONOURED_OBJECTS:
-            refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
+            _refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
     for key in getattr(patcher, "weight_wrapper_patches", {}):
-        refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
+        _refuse(f"This MODEL wraps the weight {key!r}", "a custom node")
     if patcher.additional_models.get("multigpu"):
-        refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
+        _refuse("This MODEL is split over several GPUs by ComfyUI", "MultiGPU_WorkUnits")
 
 
 def check_options(transformer_options: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
     _check_callables(transformer_options.get("patches_replace") or {}, UNET_REPLACEMENTS, "patches_replace")
     for key, node in INNER_OPTIONS.items():
         if transformer_options.get(key) is not None:
-            refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
+            _refuse(f"This MODEL has the option {key!r} for its diffusion model", node)
     if transformer_options.get("optimized_attention_override") is not None:
         _ATTENTION_WARNING.once()
 
@@ -72,14 +72,13 @@ def check_options(transformer_options: Mapping[str, Any]) -> None:
 def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: str) -> None:
     for key, patches in found.items():
         if patches and key not in inert:
-            refuse(
+            _refuse(
                 f"This MODEL runs code inside the diffusion model ({where}[{key!r}])",
                 LIKELY_NODES.get(key, "a custom node"),
             )
 
 
-def refuse(what: str, node: str) -> NoReturn:
-    """Raise UnsupportedRequestError: `what` it is, and the `node` that likely set it."""
+def _refuse(what: str, node: str) -> None:
     raise UnsupportedRequestError(f"{what}, set by {node}.", hint=STOCK)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import comfy.utils
 import comfy.weight_adapter
 import torch
 
+from ..protocol.errors import UnsupportedRequestError
 from ..protocol.messages.adapters import Kind, WeightPatch
 from ..protocol.values import Blob, WireTensor
 from .named_tensors import NAMED
-from .refusals import refuse
+from .refusals import STOCK
 
 PREFIX = "diffusion_model."
 WEIGHT = ".weight"
@@ -33,6 +34,11 @@ LORAS = "a LoRA node"
 #: One entry of `ModelPatcher.patches`: (strength, what, strength of the model, offset, function).
 Entry = tuple[float, Any, float, Any, Any]
 Tensors = dict[str, torch.Tensor]
+
+
+def refuse(what: str, node: str) -> NoReturn:
+    """Raise UnsupportedRequestError: `what` of a MODEL is no data, and the `node` that likely set it."""
+    raise UnsupportedRequestError(f"{what}, set by {node}.", hint=STOCK)
 
 
 class Records:
