@@ -12,7 +12,7 @@ from ..protocol.errors import InvalidRequestError
 
 Life = Literal["owned", "shared"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-KINDS = ("diffusion_models",)
+KINDS = ("diffusion_models", "loras")
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -38,6 +38,7 @@ class EngineConfig:
     threads: int = 0
     memory_budget: int = 0
     blob_budget: int = 2**30
+    adapter_budget: int = 2**32
     idle_exit: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,6 +49,7 @@ class EngineConfig:
             min(self.threads, self.memory_budget, self.idle_exit) >= 0, "sizes and times are not negative"
         )
         _require(self.blob_budget > 0, "the blob budget must leave room for a conditioning")
+        _require(self.adapter_budget > 0, "the adapter budget must leave room for a LoRA")
         unknown = set(self.roots) - set(KINDS)
         _require(not unknown, f"model kind {', '.join(sorted(unknown))} is not one of {', '.join(KINDS)}")
 
@@ -97,6 +99,11 @@ class Environment:
     def blob_budget(self) -> int:
         """OUTBOARD_BLOB_BUDGET: bytes of conditioning kept between runs, e.g. 1G."""
         return parse_bytes(self.variables.get("OUTBOARD_BLOB_BUDGET", "1G"))
+
+    @property
+    def adapter_budget(self) -> int:
+        """OUTBOARD_ADAPTER_BUDGET: bytes of LoRAs kept between runs in host memory, e.g. 4G."""
+        return parse_bytes(self.variables.get("OUTBOARD_ADAPTER_BUDGET", "4G"))
 
 
 def parse_bytes(text: str) -> int:

@@ -26,6 +26,7 @@ class RankSpec:
     threads: int
     memory_budget: int
     blob_budget: int
+    adapter_budget: int
     registration: str
     leftovers: list[str] = field(default_factory=list)
     """Files that the ranks remove, beside the registration, when the supervisor was killed."""
@@ -33,7 +34,10 @@ class RankSpec:
 
 @dataclass(frozen=True)
 class Task:
-    """Supervisor -> rank: one client message follows. `path` is the model file of a Load, Run or Predict."""
+    """Supervisor -> rank: one client message follows.
+
+    `path` is the model file of a Load, Run or Predict; `files` the LoRA files of a PutAdapters, in its order.
+    """
 
     kind: ClassVar[str] = "task"
     key: str
@@ -42,6 +46,7 @@ class Task:
     type: str
     path: str = ""
     queued: float = 0.0
+    files: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from .demo_nodes import OutboardDigitDecode, OutboardDigitPrompt
 from .engine_node import OutboardEngine, OutboardSettings
 from .ksampler import OutboardKSampler
 from .loader import OutboardUNETLoader
+from .lora_loader import OutboardLoraLoader
 from .model_file import FOLDER
 from .report_node import OutboardReport
 
@@ -28,6 +29,7 @@ class OutboardExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [
             OutboardUNETLoader,
+            OutboardLoraLoader,
             OutboardKSampler,
             OutboardEngine,
             OutboardSettings,

@@ -10,7 +10,7 @@ import folder_paths
 from ..engine.models.header import Header, read_header
 from ..protocol.messages.common import ModelRef
 
-FOLDER = "diffusion_models"
+FOLDER, LORAS = "diffusion_models", "loras"
 GGUF = ".gguf"
 
 
@@ -23,16 +23,24 @@ def names() -> list[str]:
     return sorted(listed)
 
 
-def find(name: str) -> Header:
-    """The header of a file by its name in `names`. Raises FileNotFoundError or a ModelError."""
-    return read_header(Path(folder_paths.get_full_path_or_raise(FOLDER, name)))
+def find(name: str, folder: str = FOLDER) -> Header:
+    """The header of a file by its name in ComfyUI's `folder`. Raises FileNotFoundError or a ModelError."""
+    return read_header(Path(folder_paths.get_full_path_or_raise(folder, name)))
+
+
+def wire_name(name: str) -> str:
+    """A file's relative name as the engine is told it."""
+    return name.replace(os.sep, "/")
 
 
 def reference(name: str, header: Header) -> ModelRef:
     """How the engine is told of that file: relative name, size and header digest, never a path."""
-    return ModelRef(name=name.replace(os.sep, "/"), size=header.size, digest=header.digest)
+    return ModelRef(name=wire_name(name), size=header.size, digest=header.digest)
 
 
 def roots() -> dict[str, tuple[Path, ...]]:
-    """The folders the engine may open files in: those ComfyUI lists diffusion models from."""
-    return {FOLDER: tuple(Path(folder).resolve() for folder in folder_paths.get_folder_paths(FOLDER))}
+    """The folders the engine may open files in: those ComfyUI lists diffusion models and LoRAs from."""
+    return {
+        kind: tuple(Path(folder).resolve() for folder in folder_paths.get_folder_paths(kind))
+        for kind in (FOLDER, LORAS)
+    }

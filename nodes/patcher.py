@@ -17,6 +17,7 @@ from comfy.patcher_extension import CallbacksMP, WrappersMP
 from ..protocol.errors import UnsupportedRequestError
 from . import engine_decides, refusals
 from .compat import current_node
+from .outfit import Outfits
 from .remote import RemoteModel
 
 #: The key of the wrapper with which TorchCompileModel and its like exchange parts for compiled ones.
@@ -32,6 +33,10 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
 
     outboard_local: whether the engine computes on the very device ComfyUI manages as `load_device`.
     """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._outfits = Outfits()
 
     @property
     def remote(self) -> RemoteModel:
@@ -54,6 +59,7 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
         refusals.check_patcher(self)
         if hasattr(self.model, SELECTED):
             engine_decides.DEVICE.once()
+        self.dress()
         self.remote.load()
         self.model.device = device_to
         self.model.model_loaded_weight_memory = self.loaded_size()
@@ -96,7 +102,23 @@ class OutboardPatcher(comfy.model_patcher.ModelPatcher):
 
     def pre_run(self) -> None:
         refusals.check_patcher(self)
+        self.dress()
         super().pre_run()
+
+    def dress(self) -> None:
+        """Let the engine wear, from the next call on, what this MODEL and its current hooks say."""
+        self.remote.adapters = self._outfits.of(self)
+
+    def patch_hooks(self, hooks: Any) -> None:
+        self.current_hooks = hooks
+        self.dress()
+
+    def unpatch_hooks(self, whitelist_keys_set: set[str] | None = None) -> None:
+        if self.current_hooks is not None:
+            self.patch_hooks(None)
+
+    def inject_model(self) -> None:
+        """What LoraLoaderBypass injects is computed in the engine; other injections are refused."""
 
     def pin_weight_to_device(self, key: str) -> None:
         """There is nothing here to pin."""

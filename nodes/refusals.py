@@ -36,7 +36,6 @@ LIKELY_NODES: Mapping[str, str] = {
     "diffusion_model.params.default_ref_method": "FluxKVCache",
     "diffusion_model.default_ref_method": "FluxKVCache",
     "dit": "a custom node, or SkipLayerGuidanceDiT of another ComfyUI",
-    "bypass_lora": "LoraLoaderBypass or LoraLoaderBypassModelOnly",
     "manual_cast_dtype": "ModelComputeDtype; choose the dtype in the Outboard Engine node instead",
 }
 #: Options that some diffusion transformer reads and that are neither patches nor data for the engine.
@@ -50,13 +49,7 @@ HONOURED_OBJECTS = frozenset({"model_sampling"})
 
 
 def check_patcher(patcher: Any) -> None:
-    """Raise UnsupportedRequestError for anything on `patcher` that changes weights or code of the DiT."""
-    _check_weights(patcher.patches)
-    if patcher.hook_patches:
-        _refuse("This MODEL has LoRA hooks", "CreateHookLora or another hook node")
-    for key, injections in patcher.injections.items():
-        if injections:
-            _refuse(f"This MODEL has injections under {key!r}", LIKELY_NODES.get(key, "a custom node"))
+    """Raise UnsupportedRequestError for what on `patcher` changes code of the DiT, or its weights by code."""
     for key in patcher.object_patches:
         if key not in HONOURED_OBJECTS:
             _refuse(f"This MODEL replaces {key!r}", LIKELY_NODES.get(key, "a custom node"))
@@ -102,14 +95,6 @@ def _check_callables(found: Mapping[str, Any], inert: Collection[str], where: st
                 f"This MODEL runs code inside the diffusion model ({where}[{key!r}])",
                 LIKELY_NODES.get(key, "a custom node"),
             )
-
-
-def _check_weights(patches: Mapping[str, Any]) -> None:
-    for key, entries in patches.items():
-        if entries and isinstance(entries[0][1], list):
-            _refuse(f"{len(patches)} weights of this MODEL are merged, {key!r} first", "ModelMerge nodes")
-        if entries:
-            _refuse(f"{len(patches)} weights of this MODEL are patched, {key!r} first", "LoraLoader nodes")
 
 
 def _refuse(what: str, node: str) -> None:

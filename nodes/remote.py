@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..protocol.adapters import AdapterSet
 from ..protocol.errors import OutboardError
 from ..protocol.messages import Message
 from ..protocol.messages.client import CloseRun, Load, Predict, Run
@@ -35,6 +36,8 @@ class RemoteModel:
         self.ref = ref
         self.settings = settings
         self.footprint = footprint
+        self.adapters = AdapterSet([])
+        """What every call wears: the MODEL that is sampled with, or its current hooks, set it."""
         self._resident = 0
         self._resident_at = -1
         self._run: StepRun | None = None
@@ -120,6 +123,7 @@ class RemoteModel:
             sigma=sigma,
             branches=list(branches),
             conditioning=run.repeated(arguments),
+            adapters=self.session.adapt(self.adapters),
         )
         while True:
             changes = {

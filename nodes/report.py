@@ -110,6 +110,8 @@ def line(report: Report) -> str:
         report.sampler,
         SHORT_DTYPES.get(report.dtype, report.dtype),
         report.device,
+        f"LoRA on {_count(report.adapted_weights, 'weight')}" if report.adapters else "",
+        f"{_count(len(report.unmatched_keys), 'LoRA key')} unmatched" if report.unmatched_keys else "",
     ]
     return " · ".join(part for part in parts if part)
 

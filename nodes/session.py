@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from ..protocol.adapters import AdapterSet
 from ..protocol.client import Client
 from ..protocol.errors import EngineError, EngineLostError, OutboardError
 from ..protocol.messages import Message
@@ -102,6 +103,11 @@ class Session:
     def shelf(self) -> Shelf | None:
         """Shared memory for tensors that stay from request to request, None for another machine's engine."""
         return self._using(lambda client: client.shelf())
+
+    def adapt(self, adapters: AdapterSet) -> str:
+        """What `adapters` are called at the engine, which holds them from now on."""
+        with interrupt.translated():
+            return self._using(lambda client: client.adapt(adapters, poll=interrupt.check))
 
     def slot(self, nbytes: int) -> Slot | None:
         """Room in shared memory for one reply, None when the engine is on another machine."""

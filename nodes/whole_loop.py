@@ -114,6 +114,7 @@ def _request(loop: Loop, remote: RemoteModel) -> Run:
         mask=_mask(loop),
         generator="cuda" if loop.noise.device.type == "cuda" else "cpu",
         preview=wants_x0(loop.callback),
+        adapters=remote.session.adapt(remote.adapters),
     )
 
 

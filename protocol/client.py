@@ -6,18 +6,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from .adapters import AdapterSet
 from .address import Address
 from .arena import Arena
 from .blobs import SMALLEST, BlobMemory
 from .curve import KeyPair
-from .errors import InvalidRequestError, MissingBlobError, OutboardError, ProtocolError
+from .errors import (
+    InvalidRequestError,
+    LimitError,
+    MissingBlobError,
+    OutboardError,
+    ProtocolError,
+    UnsupportedRequestError,
+)
 from .exchange import Exchange, OnEvent, Poll
 from .failure import from_message
 from .handshake import shake
 from .lifeline import Lifeline
 from .limits import WireLimits
 from .messages import Message
-from .messages.client import CLIENT_MESSAGES, Hello, Predict, PutBlob, Run
+from .messages.client import CLIENT_MESSAGES, Hello, Predict, PutAdapters, PutBlob, Run
 from .messages.common import Slot
 from .messages.engine import Error, Welcome
 from .shelf import Shelf
@@ -26,7 +34,7 @@ from .sockets import SocketChannel
 from .tensors import digest
 from .transport import Channel
 from .values import Blob, Tree, WireTensor, leaves, map_leaves
-from .version import PROTOCOL_VERSION
+from .version import CAPABILITIES, PROTOCOL_VERSION
 
 _RESENDS = 2
 
@@ -48,7 +56,7 @@ class Client:
         """Over channels whose handshake is done.
 
         silence: seconds without a pong until the engine is lost; patience: seconds a cancelled request may
-        take to end; blob_memory: bytes of interned tensors kept for sending again.
+        take to end; blob_memory: bytes of interned tensors, and of adapters, kept for sending again.
         """
         self.welcome = welcome
         self._line = Lifeline(control, welcome.session, alive=alive, silence=silence)
@@ -56,7 +64,8 @@ class Client:
             header=welcome.limits.header, tensor=welcome.limits.tensor, message=welcome.limits.message
         )
         self._work = Exchange(work, self._line, welcome.session, limits, _arena(welcome), patience)
-        self._blobs = BlobMemory(blob_memory)
+        self._blobs: BlobMemory[WireTensor] = BlobMemory(blob_memory)
+        self._sets: BlobMemory[AdapterSet] = BlobMemory(blob_memory)
 
     @classmethod
     def connect(
@@ -102,7 +111,12 @@ class Client:
         `version` is the client's own, for the engine's log; `options` as for the constructor.
         """
         hello = Hello(
-            protocol=PROTOCOL_VERSION, client=client, version=version, token=token, host=host_identity()
+            protocol=PROTOCOL_VERSION,
+            client=client,
+            version=version,
+            token=token,
+            host=host_identity(),
+            capabilities=list(CAPABILITIES),
         )
         try:
             welcome = shake(work, hello, timeout=timeout, alive=alive)
@@ -153,6 +167,26 @@ class Client:
         self._blobs.trim(set(names.values()))
         return map_leaves(tree, lambda leaf: Blob(names[id(leaf)]) if id(leaf) in names else leaf)
 
+    def adapt(self, adapters: AdapterSet, *, poll: Poll | None = None) -> str:
+        """What `adapters` are called in a request; the engine holds them from now on. "" for none.
+
+        Raises UnsupportedRequestError at an engine without adapters, ModelError for a LoRA file that it
+        cannot use, LimitError for more than it keeps.
+        """
+        if not adapters.adapters:
+            return ""
+        if "adapters" not in self.welcome.capabilities:
+            raise UnsupportedRequestError(
+                f"The engine speaks protocol {self.welcome.protocol}, which has no LoRA.",
+                hint="Update the engine.",
+            )
+        if self._sets.touch(adapters.digest) is None:
+            with self._work.turn(poll):
+                self._send_set(adapters, poll)
+            self._sets.add(adapters.digest, adapters)
+            self._sets.trim({adapters.digest})
+        return adapters.digest
+
     def reply_slot(self, nbytes: int) -> Slot | None:
         """Room for one reply's tensor, for the `reply` of one request; None without shared memory.
 
@@ -170,6 +204,7 @@ class Client:
         """Say bye and let go of everything; a request under way in another thread ends in EngineLostError."""
         self._work.end("it was closed")
         self._blobs.clear()
+        self._sets.clear()
 
     def _insist(
         self, message: Message, slot: Slot | None, on_event: OnEvent | None, poll: Poll | None
@@ -186,14 +221,47 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def _restore(self, error: MissingBlobError, poll: Poll | None) -> None:
-        names = error.details.get("digests", "").split()
-        tensors = [self._blobs.touch(name) for name in names]
-        if not names or None in tensors:
+        names = _digests(error)
+        if not names:
             raise error
-        for name, tensor in zip(names, filter(None, tensors), strict=True):
-            reply = self._work.run(PutBlob(digest=name, tensor=tensor), None, None, poll)
-            if isinstance(reply, Error):
-                raise from_message(reply)
+        for name in names:
+            tensor, adapters = self._blobs.touch(name), self._sets.touch(name)
+            if adapters is not None:
+                self._send_set(adapters, poll)
+            elif tensor is not None:
+                self._insist_once(PutBlob(digest=name, tensor=tensor), poll)
+            else:
+                raise error
+
+    def _send_set(self, adapters: AdapterSet, poll: Poll | None) -> None:
+        """Give the engine a set, and those of its tensors that it does not hold."""
+        for _ in range(_RESENDS + 1):
+            if all(self._send_part(adapters, message, poll) for message in adapters.messages):
+                return
+        raise LimitError(
+            f"The engine does not keep adapters of {adapters.nbytes} bytes long enough to use them.",
+            hint="Start the engine with a larger --adapter-budget.",
+        )
+
+    def _send_part(self, adapters: AdapterSet, message: PutAdapters, poll: Poll | None) -> bool:
+        """False when the engine has meanwhile dropped an earlier part."""
+        try:
+            self._insist_once(message, poll)
+        except MissingBlobError as error:
+            missing = _digests(error)
+            if not adapters.tensors.keys() >= set(missing):
+                return False
+            self._insist_once(adapters.with_tensors(message, missing), poll)
+        return True
+
+    def _insist_once(self, message: Message, poll: Poll | None) -> None:
+        reply = self._work.run(message, None, None, poll)
+        if isinstance(reply, Error):
+            raise from_message(reply)
+
+
+def _digests(error: MissingBlobError) -> list[str]:
+    return error.details.get("digests", "").split()
 
 
 def _large(leaf: object) -> bool:

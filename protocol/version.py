@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PROTOCOL_VERSION = "2.0"
+#: Optional features that this side has; one is used only when the other side names it too.
+CAPABILITIES = ("adapters",)
 
 
 def compatible(mine: str, theirs: str) -> bool:

@@ -15,11 +15,13 @@ from outboard.protocol.codec import Envelope, decode, encode, peek
 from outboard.protocol.errors import CancelledError, MissingBlobError, OutboardError
 from outboard.protocol.failure import to_message
 from outboard.protocol.messages import Message, client, control, engine
+from outboard.protocol.messages.adapters import WeightPatch
 from outboard.protocol.messages.common import Slot
 from outboard.protocol.shm import Segments, host_identity, session_prefix, shm_root
 from outboard.protocol.tensors import digest
 from outboard.protocol.transport import Listener
 from outboard.protocol.values import Blob, WireTensor, leaves
+from outboard.protocol.version import CAPABILITIES
 from wire_samples import MODEL, tensor
 
 ENGINE, SESSION = "e1", "s1"
@@ -51,6 +53,10 @@ def predict(x: WireTensor, reply: Slot | None = None, **conditioning: object) ->
     )
 
 
+def wearing(adapters: str) -> client.Predict:
+    return predict(tensor(1)).model_copy(update={"adapters": adapters})
+
+
 def segments() -> list[str]:
     """The session's segments that exist."""
     return [path.name for path in shm_root().glob(f"{session_prefix(ENGINE, SESSION)}*")]
@@ -73,6 +79,8 @@ class ScriptedEngine:
     silent: Event = field(default_factory=Event)
     seen: list[Message] = field(default_factory=list)
     blobs: dict[str, WireTensor] = field(default_factory=dict)
+    sets: dict[str, client.PutAdapters] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = CAPABILITIES
     open: dict[str, bytes] = field(default_factory=dict)
     failures: list[BaseException] = field(default_factory=list)
 
@@ -136,6 +144,8 @@ class ScriptedEngine:
             return [self._welcome()]
         if isinstance(message, client.PutBlob):
             return [self._store(message)]
+        if isinstance(message, client.PutAdapters):
+            return [self._keep(message)]
         if isinstance(message, client.Predict):
             self._need(message)
             return echo(message)
@@ -147,7 +157,13 @@ class ScriptedEngine:
         limits = engine.Limits(header=1 << 20, tensor=1 << 30, message=1 << 31, blobs=1 << 30)
         host = host_identity() if self.shared_memory else ""
         return engine.Welcome(
-            protocol="2.0", version="0", engine=ENGINE, session=SESSION, host=host, limits=limits
+            protocol="2.0",
+            version="0",
+            engine=ENGINE,
+            session=SESSION,
+            host=host,
+            capabilities=list(self.capabilities),
+            limits=limits,
         )
 
     def _store(self, message: client.PutBlob) -> engine.Stored:
@@ -155,9 +171,21 @@ class ScriptedEngine:
         self.blobs[message.digest] = message.tensor
         return engine.Stored(digest=message.digest)
 
+    def _keep(self, message: client.PutAdapters) -> engine.Stored:
+        patches = [adapter for adapter in message.adapters if isinstance(adapter, WeightPatch)]
+        values = [value for patch in patches for value in patch.tensors.values()]
+        self.blobs |= {digest(value): value for value in values if isinstance(value, WireTensor)}
+        self._raise_missing([value.digest for value in values if isinstance(value, Blob)], message.parts)
+        self.sets[message.digest] = message
+        return engine.Stored(digest=message.digest)
+
     def _need(self, message: client.Predict) -> None:
         names = [leaf.digest for leaf in leaves(message.conditioning) if isinstance(leaf, Blob)]
-        missing = [name for name in names if name not in self.blobs]
+        self._raise_missing(names, [message.adapters] if message.adapters else [])
+
+    def _raise_missing(self, blobs: list[str], sets: list[str]) -> None:
+        missing = [name for name in blobs if name not in self.blobs]
+        missing += [name for name in sets if name not in self.sets]
         if missing:
             raise MissingBlobError("blobs are missing", details={"digests": " ".join(missing)})
 

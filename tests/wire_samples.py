@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outboard.protocol.messages import Message, Record, client, common, control, engine, guidance
+from outboard.protocol.messages import Message, Record, adapters, client, common, control, engine, guidance
 from outboard.protocol.values import ITEM_SIZES, Blob, WireTensor
 
 DIGEST = "0123456789abcdef" * 2
@@ -29,12 +29,31 @@ CONDITIONING = {
     "scalar": tensor(),
 }
 EMPTY = common.Branch(id="n", conditioning={"context": tensor(1, 7, 8, dtype="bfloat16")})
-REPORT = common.Report(path="per_step", reason="areas", peak_bytes=[1, 2], low_bit_layers={"fp8": 3})
+REPORT = common.Report(
+    path="per_step", reason="areas", peak_bytes=[1, 2], low_bit_layers={"fp8": 3}, unmatched_keys=["a.lora_A"]
+)
 
 SAMPLES: tuple[Message, ...] = (
     client.Hello(protocol="2.0", client="tests", version="1", token="t", host="h", capabilities=["a"]),
     client.Load(model=MODEL, settings=common.ModelSettings(dtype="bfloat16", weight_dtype="fp8_e5m2")),
     client.PutBlob(digest=DIGEST, tensor=tensor(5, dtype="uint8")),
+    client.PutAdapters(
+        digest=DIGEST,
+        parts=[DIGEST],
+        adapters=[
+            adapters.WeightPatch(
+                kind="lokr",
+                key="blocks.0.qkv.weight",
+                tensors={"w1": tensor(2, 2), "w2": Blob(DIGEST)},
+                strength=-0.5,
+                strength_model=0.25,
+                alpha=4.0,
+                offset=[0, 8, 4],
+                bypass=True,
+            ),
+            adapters.LoraFile(name="style/ink.safetensors", size=7, digest=DIGEST, strength=1.0),
+        ],
+    ),
     client.Run(
         model=MODEL,
         sampling=common.FlowSampling(multiplier=1000.0),
@@ -71,6 +90,7 @@ SAMPLES: tuple[Message, ...] = (
             differential=common.Differential(strength=1.0, sigma_min=0.0, sigma_max=1.0),
         ),
         preview=True,
+        adapters=DIGEST,
         reply=common.Slot(segment="outboard-e-0123456789abcdef-1", offset=64, nbytes=1024),
     ),
     client.Predict(

@@ -6,6 +6,8 @@ import { showLine } from "./badge.js";
 import { renderPanel } from "./panel.js";
 import { showsReport } from "./report.js";
 
+/** Nodes that show the text they return. */
+const SHOWN = new Set(["OutboardReport", "OutboardLoraLoader"]);
 const REPORT_EVENT = "outboard.report";
 
 app.registerExtension({
@@ -21,7 +23,7 @@ app.registerExtension({
     },
   ],
   beforeRegisterNodeDef(nodeType, nodeData) {
-    if (nodeData.name === "OutboardReport") showsReport(nodeType);
+    if (SHOWN.has(nodeData.name)) showsReport(nodeType);
   },
   async setup() {
     api.addEventListener(REPORT_EVENT, ({ detail }) => showLine(app, detail.node, detail.line));

@@ -1,4 +1,4 @@
-// Outboard Report shows its text on the node.
+// Outboard Report and Outboard LoRA Loader show their texts on the node.
 
 const WIDGET = "shown";
 

@@ -21,7 +21,10 @@ from ..supervisor.endpoints import new_engine_id
 from ..supervisor.supervisor import Supervisor
 
 #: ComfyUI's folders below a --models folder, by kind.
-LAYOUT: Mapping[str, tuple[str, ...]] = {"diffusion_models": ("diffusion_models", "unet")}
+LAYOUT: Mapping[str, tuple[str, ...]] = {
+    "diffusion_models": ("diffusion_models", "unet"),
+    "loras": ("loras",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="room for resident models, e.g. 20G; 0: what the device has free")  # fmt: skip
     add("--blob-budget", type=parse_bytes, default=settings.blob_budget, metavar="SIZE",
         help="room for conditioning kept between runs")  # fmt: skip
+    add("--adapter-budget", type=parse_bytes, default=settings.adapter_budget, metavar="SIZE",
+        help="room in host memory for LoRAs kept between runs")  # fmt: skip
     add(
         "--bind",
         default="",
@@ -94,6 +99,7 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         threads=options.threads,
         memory_budget=options.memory_budget,
         blob_budget=options.blob_budget,
+        adapter_budget=options.adapter_budget,
         idle_exit=options.idle_exit,
     )
 

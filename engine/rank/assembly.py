@@ -10,6 +10,7 @@ from ...protocol.shm import Segments
 from ..link import RankSpec, Ready
 from ..models.registry import FAMILIES
 from ..sampling.samplers import SAMPLERS
+from .adapters import AdapterStore
 from .allocator import keep_buffers
 from .blobs import BlobStore
 from .device import choose_device, describe
@@ -30,9 +31,10 @@ def assemble(spec: RankSpec) -> tuple[Line, Worker]:
     # The first allocation proves the device; a broken driver must not wait for the first run.
     torch.zeros(1, device=device)
     blobs = BlobStore(spec.blob_budget)
+    adapters = AdapterStore(spec.adapter_budget, blobs)
     # One opener for each thread that reads shared memory.
-    line = Line(spec, blobs, Segments(spec.engine))
-    worker = Worker(spec, device, line, blobs, Segments(spec.engine))
+    line = Line(spec, blobs, adapters, Segments(spec.engine))
+    worker = Worker(spec, device, line, blobs, adapters, Segments(spec.engine))
     line.start(_ready(device))
     return line, worker
 

@@ -61,6 +61,13 @@ class BlobStore:
                 self._tensors.move_to_end(name)
             return {name: self._tensors[name] for name in wanted}
 
+    def find(self, name: str) -> Tensor | None:
+        """The tensor called `name`, now the most recently used; None when it is not here."""
+        with self._lock:
+            if name in self._tensors:
+                self._tensors.move_to_end(name)
+            return self._tensors.get(name)
+
     def _forget(self, name: str) -> None:
         tensor = self._tensors.pop(name, None)
         if tensor is not None:

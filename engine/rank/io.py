@@ -12,11 +12,12 @@ from ...protocol.codec import Envelope, decode, encode
 from ...protocol.errors import OutboardError, ProtocolError
 from ...protocol.failure import to_message
 from ...protocol.messages import Message
-from ...protocol.messages.client import PutBlob
+from ...protocol.messages.client import PutAdapters, PutBlob
 from ...protocol.messages.engine import Stored
 from ...protocol.shm import Segments
 from ...protocol.transport import Frame
 from ..link import CancelTask, Done, EndSession, Exit, RankSpec, Ready, Reply, Task, pack, unpack
+from .adapters import AdapterStore
 from .blobs import BlobStore
 from .tickets import Ticket, Tickets
 
@@ -27,9 +28,10 @@ _SEND_TIMEOUT_MS = 2000
 class Line:
     """The DEALER socket and its thread. The main thread takes work from `next` and speaks through `send`."""
 
-    def __init__(self, spec: RankSpec, blobs: BlobStore, segments: Segments) -> None:
+    def __init__(self, spec: RankSpec, blobs: BlobStore, adapters: AdapterStore, segments: Segments) -> None:
         self._spec = spec
         self._blobs = blobs
+        self._adapters = adapters
         self._segments = segments
         self._tickets = Tickets()
         self._inbox: queue.SimpleQueue[Ticket | EndSession | None] = queue.SimpleQueue()
@@ -103,7 +105,7 @@ class Line:
             self._inbox.put(record)
         elif not isinstance(record, Task):
             raise ProtocolError(f"The supervisor sent {record.kind!r}, which only a rank may.")
-        elif record.type == PutBlob.type:
+        elif record.type in (PutBlob.type, PutAdapters.type):
             self._store(dealer, record, rest)
         else:
             ticket = Ticket(record, rest)
@@ -113,8 +115,11 @@ class Line:
     def _store(self, dealer: zmq.Socket[bytes], task: Task, frames: Sequence[Frame]) -> None:
         try:
             message = decode(frames, opener=self._segments.opener(task.session)).message
-            assert isinstance(message, PutBlob)
-            self._blobs.put(message.digest, message.tensor)
+            assert isinstance(message, PutBlob | PutAdapters)
+            if isinstance(message, PutBlob):
+                self._blobs.put(message.digest, message.tensor)
+            else:
+                self._adapters.put(message, task.files)
             answer: Message = Stored(digest=message.digest)
         except OutboardError as error:
             answer = to_message(error)

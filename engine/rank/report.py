@@ -10,12 +10,14 @@ from .device import describe, peak_bytes
 from .dtype import dtype_name
 from .guidance import branches_of
 from .run import Outcome
+from .wardrobe import Worn
 
 
 def run_report(
     run: Run,
     model: Model,
     outcome: Outcome,
+    worn: Worn,
     *,
     world_size: int,
     seconds_loading: float,
@@ -42,6 +44,9 @@ def run_report(
         peak_bytes=[peak_bytes(model.device)],
         resident_bytes=resident_bytes,
         low_bit_layers=model.low_bit_layers,
+        adapters=worn.adapters,
+        adapted_weights=worn.weights,
+        unmatched_keys=list(worn.unmatched),
     )
 
 

@@ -18,6 +18,7 @@ from ..models.loader import Prepared, prepare
 from ..models.model import Model
 from .device import free_bytes, release_memory
 from .dtype import compute_dtype, dtype_name
+from .wardrobe import Wardrobe
 
 Progress = Callable[[int, int], None]
 
@@ -47,6 +48,7 @@ class Resident:
     name: str
     model: Model
     nbytes: int
+    wardrobe: Wardrobe
 
     def describe(self) -> ResidentModel:
         dtype = dtype_name(self.model.dtype)
@@ -55,19 +57,26 @@ class Resident:
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """A resident model for one request, and the seconds it took to load (0 when it was there)."""
+    """A resident model for one request, its wardrobe, and the seconds it took to load (0: it was there)."""
 
     model: Model
+    wardrobe: Wardrobe
     seconds_loading: float
 
 
 class Residency:
-    """Resident models of one device. `budget` bytes in all; 0 lets the device's free memory decide."""
+    """Resident models of one device. `budget` bytes in all; 0 lets the device's free memory decide.
 
-    def __init__(self, device: torch.device, default_dtype: str, budget: int) -> None:
+    `file_budget`: bytes of LoRA files that each model keeps on the host.
+    """
+
+    def __init__(
+        self, device: torch.device, default_dtype: str, budget: int, file_budget: int = 2**32
+    ) -> None:
         self._device = device
         self._default_dtype = default_dtype
         self._budget = budget
+        self._file_budget = file_budget
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
         self._dtypes: dict[tuple[tuple[int, int, int], str], torch.dtype] = {}
         self._attention = Attention()
@@ -88,14 +97,15 @@ class Residency:
         resident = self._residents.get(key)
         if resident is not None:
             self._residents.move_to_end(key)
-            return Loan(resident.model, 0.0)
+            return Loan(resident.model, resident.wardrobe, 0.0)
         began = time.perf_counter()
         # A file that cannot be loaded is refused before any other model makes room for it.
         prepared = prepare(path, dtype=key.dtype, device=self._device, weight_dtype=key.weight_dtype)
         self._make_room(prepared.nbytes)
         model = self._load(prepared, progress)
-        self._residents[key] = Resident(ref.name, model, model.nbytes)
-        return Loan(model, time.perf_counter() - began)
+        wardrobe = Wardrobe(model, self._file_budget)
+        self._residents[key] = Resident(ref.name, model, model.nbytes, wardrobe)
+        return Loan(model, wardrobe, time.perf_counter() - began)
 
     def unload(self, ref: ModelRef | None = None) -> int:
         """Drop one model in every form, or all; returns the bytes of weights freed."""

@@ -19,6 +19,7 @@ from .device import describe, peak_bytes, release_memory, reset_peak
 from .dtype import dtype_name
 from .kept import Kept
 from .network import Rows, evaluate
+from .wardrobe import Worn
 
 
 @dataclass(eq=False)
@@ -39,12 +40,22 @@ class Account:
     bytes_out: int = 0
     kept: Kept = field(default_factory=Kept, repr=False)
     splits: int = 0
+    adapters: int = 0
+    adapted_weights: int = 0
+    unmatched_keys: dict[str, None] = field(default_factory=dict)
     _level: float | None = field(default=None, repr=False)
 
     def at(self, level: float) -> None:
         if level != self._level:
             self.steps += 1
             self._level = level
+
+    def wear(self, worn: Worn) -> None:
+        """Hooks change what the model wears from call to call; the most of it is told."""
+        self.adapters = max(self.adapters, worn.adapters)
+        self.adapted_weights = max(self.adapted_weights, worn.weights)
+        self.unmatched_keys |= dict.fromkeys(worn.unmatched)
+        self.seconds_loading += worn.seconds
 
     def report(self, world_size: int, resident_bytes: int) -> Report:
         return Report(
@@ -65,6 +76,9 @@ class Account:
             peak_bytes=[peak_bytes(self.device)],
             resident_bytes=resident_bytes,
             low_bit_layers=self.low_bit_layers,
+            adapters=self.adapters,
+            adapted_weights=self.adapted_weights,
+            unmatched_keys=list(self.unmatched_keys),
         )
 
 

@@ -22,6 +22,7 @@ from ...protocol.messages.engine import Closed, Loaded, Prediction, Progress, Re
 from ...protocol.shm import Segments
 from ...protocol.torch import to_wire
 from ..link import Done, EndSession, RankSpec, Reply
+from .adapters import AdapterStore
 from .blobs import BlobStore
 from .device import peak_bytes, reset_peak
 from .dtype import dtype_name
@@ -33,6 +34,7 @@ from .residency import Loan, Residency
 from .run import run_loop
 from .steps import Accounts, predict
 from .tickets import Ticket
+from .wardrobe import Worn
 
 PROGRESS_EVERY = 0.1
 
@@ -41,15 +43,22 @@ class Worker:
     """Computes the commands of one rank; rank 0 also speaks for the group."""
 
     def __init__(
-        self, spec: RankSpec, device: torch.device, line: Line, blobs: BlobStore, segments: Segments
+        self,
+        spec: RankSpec,
+        device: torch.device,
+        line: Line,
+        blobs: BlobStore,
+        adapters: AdapterStore,
+        segments: Segments,
     ) -> None:
         self._spec = spec
         self._device = device
         self._line = line
         self._blobs = blobs
+        self._adapters = adapters
         self._segments = segments
         self._accounts = Accounts()
-        self._residency = Residency(device, spec.dtype, spec.memory_budget)
+        self._residency = Residency(device, spec.dtype, spec.memory_budget, spec.adapter_budget)
         self._handlers: Mapping[type[Message], Callable[[Any, Ticket], Message]] = {
             Load: self._load,
             Run: self._run,
@@ -96,7 +105,7 @@ class Worker:
         )
 
     def _run(self, run: Run, ticket: Ticket) -> Result:
-        loan = self._borrow(run, ticket)
+        loan, worn = self._dressed(run, ticket)
         reset_peak(self._device)
         tell = partial(self._tell, ticket)
         with self._interruptible(loan, ticket):
@@ -105,17 +114,19 @@ class Worker:
             run,
             loan.model,
             outcome,
+            worn,
             world_size=self._spec.world_size,
-            seconds_loading=loan.seconds_loading,
+            seconds_loading=loan.seconds_loading + worn.seconds,
             seconds_queued=ticket.task.queued,
             resident_bytes=self._residency.nbytes,
         )
         return Result(latent=to_wire(outcome.latent), report=report, momenta=list(outcome.momenta))
 
     def _predict(self, request: Predict, ticket: Ticket) -> Prediction:
-        loan = self._borrow(request, ticket)
+        loan, worn = self._dressed(request, ticket)
         account = self._accounts.open(ticket.task.session, request.run, request.model.name, loan.model)
         account.seconds_loading += loan.seconds_loading
+        account.wear(worn)
         account.seconds_queued += ticket.task.queued
         with self._interruptible(loan, ticket):
             v, seconds = predict(request, loan.model, self._blobs, account)
@@ -129,6 +140,13 @@ class Worker:
 
     def _unload(self, message: Unload, _: Ticket) -> Unloaded:
         return Unloaded(bytes_freed=self._residency.unload(message.model))
+
+    def _dressed(self, message: Run | Predict, ticket: Ticket) -> tuple[Loan, Worn]:
+        """The model of a request, wearing the request's adapters and nothing else."""
+        # First: a set that is not here is sent again, and nothing may have been done by then.
+        adapters = self._adapters.get(message.adapters)
+        loan = self._borrow(message, ticket)
+        return loan, loan.wardrobe.wear(adapters)
 
     def _borrow(self, message: Load | Run | Predict, ticket: Ticket) -> Loan:
         """The model of a request, with progress events and a cancel check while it loads."""
@@ -161,6 +179,6 @@ class Worker:
             key=ticket.task.key,
             resident_bytes=self._residency.nbytes,
             peak_bytes=peak_bytes(self._device),
-            blobs_bytes=self._blobs.nbytes,
+            blobs_bytes=self._blobs.nbytes + self._adapters.nbytes,
             models=[model.model_dump() for model in self._residency.describe()],
         )

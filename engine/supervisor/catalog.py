@@ -1,4 +1,4 @@
-"""The catalog: from what a client calls a model to the one file below the engine's roots that it is."""
+"""The catalog: from what a client calls a file to the one below the engine's roots that it is."""
 
 from __future__ import annotations
 
@@ -7,29 +7,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...protocol.errors import CheckpointError, ModelError, ModelNotFoundError, UnsupportedModelError
+from ...protocol.messages.adapters import LoraFile
 from ...protocol.messages.common import ModelRef
 from ..models.header import read_header
 
-SUFFIXES = (".safetensors", ".gguf")
+#: Kind of root -> the kinds of files it is searched for.
+SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "diffusion_models": (".safetensors", ".gguf"),
+    "loras": (".safetensors",),
+}
+FileRef = ModelRef | LoraFile
 
 
 class Catalog:
-    """Model files below `roots`. A symlink inside a root is its owner's choice and is followed."""
+    """Model and LoRA files below `roots`. A symlink inside a root is its owner's choice and is followed."""
 
     def __init__(self, roots: Mapping[str, tuple[Path, ...]]) -> None:
         self._roots = roots
         self._digests: dict[tuple[Path, int, int], str] = {}
 
-    def find(self, model: ModelRef) -> Path:
+    def find(self, model: FileRef) -> Path:
         """The file that has the name, the size and the header digest of `model`.
 
         Raises UnsupportedModelError (no kind of file it opens), ModelNotFoundError (no file of that name) or
         CheckpointError (there is one, and it is another or damaged).
         """
-        if not model.name.endswith(SUFFIXES):
+        suffixes = SUFFIXES[model.folder]
+        if not model.name.endswith(suffixes):
+            kinds = " or ".join(suffixes)
             raise UnsupportedModelError(
-                f"{model.name} is not a {' or '.join(SUFFIXES)} file, and the engine opens no other kind.",
-                hint="Use the model's .safetensors or .gguf file.",
+                f"{model.name} is not a {kinds} file, and the engine opens no other kind in {model.folder}.",
+                hint=f"Use its {kinds} file.",
             )
         candidates = list(self._candidates(model))
         if not candidates:
@@ -40,13 +48,13 @@ class Catalog:
                 return path
         raise next(difference for _, difference in differences if difference is not None)
 
-    def _candidates(self, model: ModelRef) -> Iterator[Path]:
+    def _candidates(self, model: FileRef) -> Iterator[Path]:
         for root in self._roots.get(model.folder, ()):
             path = Path(os.path.normpath(root / model.name))
             if path.is_relative_to(os.path.normpath(root)) and path.is_file():
                 yield path
 
-    def _difference(self, path: Path, model: ModelRef) -> ModelError | None:
+    def _difference(self, path: Path, model: FileRef) -> ModelError | None:
         size = path.stat().st_size
         if size != model.size:
             return _differs(path, model, f"{size} bytes there, {model.size} bytes at the client")
@@ -65,7 +73,7 @@ class Catalog:
             self._digests[key] = read_header(path).digest
         return self._digests[key]
 
-    def _not_found(self, model: ModelRef) -> ModelNotFoundError:
+    def _not_found(self, model: FileRef) -> ModelNotFoundError:
         roots = ", ".join(str(root) for root in self._roots.get(model.folder, ()))
         return ModelNotFoundError(
             f"The engine has no {model.folder} file {model.name}.",
@@ -73,7 +81,7 @@ class Catalog:
         )
 
 
-def _differs(path: Path, model: ModelRef, how: str) -> CheckpointError:
+def _differs(path: Path, model: FileRef, how: str) -> CheckpointError:
     return CheckpointError(
         f"The engine's file for {model.name} ({path}) differs from the client's: {how}.",
         hint="Make both sides see the same file: copy it again, or rename one of them.",

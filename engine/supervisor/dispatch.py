@@ -145,7 +145,9 @@ class Dispatcher:
     def _hand_over(self, request: Request) -> None:
         request.state = "running"
         queued = time.monotonic() - request.received
-        task = Task(request.key, request.session, request.id, request.type, request.path, queued)
+        task = Task(
+            request.key, request.session, request.id, request.type, request.path, queued, list(request.files)
+        )
         self.group.send(task, request.frames)
         # A rank has its own copy now; tensors of a long run are not held twice.
         request.frames = ()

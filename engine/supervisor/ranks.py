@@ -159,6 +159,7 @@ class Group:
             threads=config.threads,
             memory_budget=config.memory_budget,
             blob_budget=config.blob_budget,
+            adapter_budget=config.adapter_budget,
             leftovers=[str(path) for path in self.leftovers],
             registration=str(self.registration),
         )

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class Request:
     """One request from the moment it is read to its terminal reply.
 
-    `path` is the model file it needs; `channel` tells apart ids that a client uses on both of its channels.
+    `path` is the model file it needs, `files` its LoRA files; `channel` tells apart ids that a client uses on
+    both of its channels.
     """
 
     session: str
@@ -33,6 +34,7 @@ class Request:
     frames: Sequence[Frame]
     send: Send
     path: str = ""
+    files: Sequence[str] = ()
     channel: str = ""
     state: Literal["queued", "running", "ended"] = "queued"
     received: float = field(default_factory=time.monotonic)

@@ -12,7 +12,7 @@ from ...protocol.messages import Message
 from ...protocol.messages.client import Hello
 from ...protocol.messages.engine import Limits, Welcome
 from ...protocol.shm import host_identity
-from ...protocol.version import PROTOCOL_VERSION
+from ...protocol.version import CAPABILITIES, PROTOCOL_VERSION
 from ..config import EngineConfig
 from ..link import Ready
 from .sessions import Sessions
@@ -70,6 +70,7 @@ class Door:
                 world_size=self.config.ranks,
                 samplers=ready.samplers,
                 families=ready.families,
+                capabilities=list(CAPABILITIES),
                 limits=Limits(
                     header=DEFAULT.header,
                     tensor=DEFAULT.tensor,

@@ -12,7 +12,8 @@ from ...protocol.codec import Envelope, decode, encode, peek
 from ...protocol.errors import AuthError, EngineLostError, OutboardError, ProtocolError, VersionError
 from ...protocol.failure import to_message
 from ...protocol.messages import Message
-from ...protocol.messages.client import Bye, CloseRun, Hello, Load, Predict, PutBlob, Run
+from ...protocol.messages.adapters import LoraFile
+from ...protocol.messages.client import Bye, CloseRun, Hello, Load, Predict, PutAdapters, PutBlob, Run
 from ...protocol.messages.engine import Closed
 from ...protocol.shm import Segments
 from ...protocol.transport import Frame, Listener
@@ -78,6 +79,11 @@ class WorkDesk:
             self.dispatcher.submit(self._request(peer, ident, session_id, message, frames, path))
         elif isinstance(message, PutBlob):
             self.dispatcher.submit(self._request(peer, ident, session_id, message, frames), bypass=True)
+        elif isinstance(message, PutAdapters):
+            files = [adapter for adapter in message.adapters if isinstance(adapter, LoraFile)]
+            paths = [str(self.catalog.find(file)) for file in files]
+            request = self._request(peer, ident, session_id, message, frames, files=paths)
+            self.dispatcher.submit(request, bypass=True)
         elif isinstance(message, CloseRun):
             self.dispatcher.submit(self._request(peer, ident, session_id, message, frames))
         else:
@@ -98,10 +104,17 @@ class WorkDesk:
         self.door.knock(hello, partial(self._answer, peer, ident))
 
     def _request(
-        self, peer: bytes, ident: str, session: str, message: Message, frames: Sequence[Frame], path: str = ""
+        self,
+        peer: bytes,
+        ident: str,
+        session: str,
+        message: Message,
+        frames: Sequence[Frame],
+        path: str = "",
+        files: Sequence[str] = (),
     ) -> Request:
         send = partial(self._send, peer, session)
-        return Request(session, ident, message.type, frames, send, path)
+        return Request(session, ident, message.type, frames, send, path, files)
 
     def _answer(self, peer: bytes, ident: str, session: str, message: Message) -> None:
         self.listener.send(peer, encode(Envelope(message=message, id=ident, session=session)))

@@ -41,5 +41,6 @@ def is_identifier(value: str) -> bool:
 Tensor = InstanceOf[WireTensor]
 # Patterns that pydantic checks itself: every message carries some, and calls back into Python would add up.
 Digest = Annotated[str, Field(pattern=rf"\A{_DIGEST}\z")]
+MaybeDigest = Annotated[str, Field(pattern=rf"\A({_DIGEST})?\z")]
 Identifier = Annotated[str, Field(pattern=rf"\A{_NAME}\z")]
 Text = Annotated[str, Field(max_length=65536)]

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from .base import Digest, Identifier, Message, Tensor, Text
+from .adapters import Adapter
+from .base import Digest, Identifier, MaybeDigest, Message, Tensor, Text
 from .common import Branch, Conditioning, FlowSampling, Mask, ModelRef, ModelSettings, Scalar, Slot
 from .guidance import Cfg, Change, Guidance
 
@@ -39,6 +40,18 @@ class PutBlob(Message):
     tensor: Tensor
 
 
+class PutAdapters(Message):
+    """Give the engine a set of adapters under its digest. Answered by `stored`; never queues behind a run.
+
+    The set is the adapters of `parts`, sets that the engine holds already, and then `adapters`, in order.
+    """
+
+    type: ClassVar[str] = "put_adapters"
+    digest: Digest
+    parts: list[Digest] = Field(default_factory=list)
+    adapters: list[Adapter] = Field(default_factory=list)
+
+
 class Run(Message):
     """A whole denoise loop. Answered by `step` events and one `result`.
 
@@ -64,6 +77,7 @@ class Run(Message):
     mask: Mask | None = None
     generator: Literal["cpu", "cuda"] = "cpu"
     preview: bool = False
+    adapters: MaybeDigest = ""
     reply: Slot | None = None
 
 
@@ -83,6 +97,7 @@ class Predict(Message):
     sigma: float | None = None
     branches: list[Identifier] = Field(default_factory=list)
     conditioning: Conditioning
+    adapters: MaybeDigest = ""
     reply: Slot | None = None
 
 
@@ -99,4 +114,13 @@ class Bye(Message):
     type: ClassVar[str] = "bye"
 
 
-CLIENT_MESSAGES: tuple[type[Message], ...] = (Hello, Load, PutBlob, Run, Predict, CloseRun, Bye)
+CLIENT_MESSAGES: tuple[type[Message], ...] = (
+    Hello,
+    Load,
+    PutBlob,
+    PutAdapters,
+    Run,
+    Predict,
+    CloseRun,
+    Bye,
+)

@@ -136,4 +136,7 @@ class Report(Record):
     splits: int = 0
     compiles: int = 0
     steps_reused: int = 0
+    adapters: int = 0
+    adapted_weights: int = 0
+    unmatched_keys: list[Text] = Field(default_factory=list)
     ignored: list[Text] = Field(default_factory=list)

@@ -60,7 +60,7 @@ class Loaded(Message):
 
 
 class Stored(Message):
-    """The blob is held until the engine's blob budget needs its room."""
+    """The blob, or the set of adapters, is held until the engine's budget for such needs its room."""
 
     type: ClassVar[str] = "stored"
     terminal: ClassVar[bool] = True

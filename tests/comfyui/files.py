@@ -23,8 +23,9 @@ LORA_KEY = "diffusion_model.double_blocks.0.img_attn.qkv"
 
 def make(models: Path) -> None:
     """Fill ComfyUI's `models` folder."""
-    unets, loras, nets = (models / name for name in ("diffusion_models", "loras", "controlnet"))
-    for folder in (unets, loras, nets):
+    names = ("diffusion_models", "loras", "controlnet", "checkpoints")
+    unets, loras, nets, checkpoints = (models / name for name in names)
+    for folder in (unets, loras, nets, checkpoints):
         folder.mkdir(parents=True, exist_ok=True)
     flux = weights(shapes.flux(HIDDEN, 2, 2, CONTEXT, POOLED), seed=1)
     save_file(flux, unets / "tiny-flux.safetensors")
@@ -32,6 +33,11 @@ def make(models: Path) -> None:
     save_file(weights(fill, seed=8), unets / FILL)
     save_file(
         {f"model.diffusion_model.{key}": value for key, value in flux.items()}, unets / "prefixed.safetensors"
+    )
+    other = weights(shapes.flux(HIDDEN, 2, 2, CONTEXT, POOLED), seed=8)
+    save_file(
+        {f"model.diffusion_model.{key}": value for key, value in other.items()},
+        checkpoints / "other.safetensors",
     )
     quantised.make(unets, flux)
     save_file(weights(shapes.ernie(HIDDEN, 2, 256, CONTEXT), seed=2), unets / "tiny-ernie.safetensors")

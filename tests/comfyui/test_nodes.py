@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 NODES = {
     "OutboardUNETLoader": "UNETLoader",
+    "OutboardLoraLoader": "LoraLoaderModelOnly",
     "OutboardKSampler": "KSampler",
     "OutboardEngine": "",
     "OutboardSettings": "",

@@ -15,8 +15,6 @@ from comfyui.server import ComfyServer
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
-LORA = {"lora_name": "tiny-lora.safetensors", "strength_model": 1.0}
-
 
 def refused(server: ComfyServer, graph: Graph) -> str:
     """The message that `graph` ends in; after it, an ordinary graph must run."""
@@ -38,8 +36,10 @@ def with_model(graph: Graph, model: Link, **widgets: Any) -> Graph:
 @pytest.mark.parametrize(
     ("class_type", "inputs", "words"),
     [
-        ("LoraLoaderModelOnly", LORA, ("double_blocks.0.img_attn.qkv", "LoraLoader")),
-        ("LoraLoaderBypassModelOnly", LORA, ("bypass_lora", "LoraLoaderBypass")),
+        ("OutboardTestAdapter", {"how": "class"}, ("double_blocks.0.img_attn.qkv", "UnknownAdapter")),
+        ("OutboardTestAdapter", {"how": "function"}, ("double_blocks.0.img_attn.qkv", "UnknownAdapter.turn")),
+        ("OutboardTestAdapter", {"how": "key"}, ("model_sampling.sigmas",)),
+        ("OutboardTestAdapter", {"how": "injection"}, ("injections", "strange")),
         ("ModelComputeDtype", {"dtype": "bf16"}, ("manual_cast_dtype", "ModelComputeDtype")),
         (
             "NAGuidance",
@@ -66,22 +66,6 @@ def test_a_node_that_reaches_into_the_model_is_named(
     assert "stock loader" in message
 
 
-def test_a_lora_hook_is_refused(comfy: ComfyServer) -> None:
-    graph = Graph()
-    hook = graph.add("CreateHookLoraModelOnly", lora_name="tiny-lora.safetensors", strength_model=1.0)
-    text = graph.add(
-        "PairConditioningSetProperties",
-        positive_NEW=FLUX.text(graph, 1),
-        negative_NEW=FLUX.text(graph, 2),
-        strength=1.0,
-        set_cond_area="default",
-        hooks=hook,
-    )
-    latent = sampled(graph, FLUX.model(graph, ours=True), text, [text[0], 1], FLUX.latent(graph), cfg=3.0)
-    saved(graph, latent, "refused")
-    assert "hook" in refused(comfy, graph)
-
-
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-second"])
 def test_a_merge_is_refused_on_either_side(comfy: ComfyServer, ours_first: bool) -> None:
     graph = Graph()
@@ -90,6 +74,26 @@ def test_a_merge_is_refused_on_either_side(comfy: ComfyServer, ours_first: bool)
     message = refused(comfy, with_model(graph, merged))
     assert "merge" in message
     assert "ModelMerge" in message
+
+
+def test_a_merge_with_nothing_of_the_other_is_no_merge(comfy: ComfyServer) -> None:
+    graph = Graph()
+    first, second = FLUX.model(graph, ours=True), FLUX.model(graph, ours=False)
+    merged = graph.add("ModelMergeSimple", model1=first, model2=second, ratio=1.0)
+    succeeded(comfy.run(with_model(graph, merged).nodes))
+
+
+def test_what_would_save_the_difference_is_refused(comfy: ComfyServer) -> None:
+    graph = Graph()
+    graph.add(
+        "LoraSave",
+        filename_prefix="loras/x",
+        rank=4,
+        lora_type="standard",
+        bias_diff=True,
+        model_diff=FLUX.model(graph, ours=True),
+    )
+    assert "cannot be read (LoraSave" in refused(comfy, graph)
 
 
 def test_saving_is_refused(comfy: ComfyServer) -> None:

@@ -34,7 +34,6 @@ TOLERANCE = 1e-5
 PAGE = REPOSITORY / "docs" / "templates.md"
 #: Nodes that reach into the model, and how the refusal names them.
 REFUSED = {
-    "LoraLoaderModelOnly": "set by LoraLoader nodes",
     "FluxKVCache": "set by FluxKVCache",
     "QwenImageDiffsynthControlnet": "set by a ControlNet model patch (QwenImageDiffsynthControlnet",
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from outboard.protocol.blobs import BlobMemory
+from outboard.protocol.values import WireTensor
 from wire_samples import tensor
 
 
 def test_the_oldest_is_forgotten_but_nothing_in_use() -> None:
-    memory = BlobMemory(budget=100)
+    memory: BlobMemory[WireTensor] = BlobMemory(budget=100)
     for name in "abc":
         memory.add(name, tensor(10))
     assert memory.touch("a") is not None
@@ -18,7 +19,7 @@ def test_the_oldest_is_forgotten_but_nothing_in_use() -> None:
 
 
 def test_adding_again_counts_once() -> None:
-    memory = BlobMemory(budget=50)
+    memory: BlobMemory[WireTensor] = BlobMemory(budget=50)
     memory.add("a", tensor(10))
     memory.add("a", tensor(10))
     memory.trim(set())

@@ -18,6 +18,7 @@ from outboard.protocol.messages.control import Ping
 from outboard.protocol.messages.engine import Error
 from outboard.protocol.transport import Channel, Listener
 from outboard.protocol.values import WireTensor
+from outboard.protocol.version import PROTOCOL_VERSION
 from wire_samples import DIGEST, SAMPLES, same, tensor
 
 
@@ -43,7 +44,7 @@ def test_every_message_arrives_as_it_was_sent(
     channel = connect(listener)
     channel.send(encode(Envelope(message, "r1", "s1")))
     peer, frames = listener.recv(5.0) or pytest.fail("nothing arrived")
-    assert peek(frames) == Peek(message.type, "r1", "s1", "2.0")
+    assert peek(frames) == Peek(message.type, "r1", "s1", PROTOCOL_VERSION)
     assert listener.send(peer, frames)
     answer = decode(channel.recv(5.0) or [])
     assert (answer.id, answer.session) == ("r1", "s1")

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
 import tree
 from outboard.protocol.errors import error_classes
 from outboard.protocol.limits import DEFAULT
-from outboard.protocol.messages import MESSAGES, Message, Record, common, control, engine, guidance
+from outboard.protocol.messages import (
+    MESSAGES,
+    Message,
+    Record,
+    adapters,
+    common,
+    control,
+    engine,
+    guidance,
+)
 from outboard.protocol.values import ITEM_SIZES
-from outboard.protocol.version import PROTOCOL_VERSION
+from outboard.protocol.version import CAPABILITIES, PROTOCOL_VERSION
 
 SPEC = (tree.ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 RECORDS: dict[str, type[Record]] = {
     **{
         record.__name__: record
-        for module in (common, guidance, engine, control)
+        for module in (adapters, common, guidance, engine, control)
         for record in vars(module).values()
         if isinstance(record, type) and issubclass(record, Record) and not issubclass(record, Message)
     },
@@ -46,6 +56,17 @@ def documented_fields(title: str) -> dict[str, str]:
 
 def test_version_is_the_codes() -> None:
     assert SPEC.startswith(f"# Outboard protocol {PROTOCOL_VERSION}\n")
+
+
+def test_capabilities_are_the_codes() -> None:
+    named = re.search(r"Version 1\.1 defines (.*?):", section("Sessions"))
+    assert named
+    assert tuple(re.findall(r"`(\w+)`", named[1])) == CAPABILITIES
+
+
+def test_kinds_of_patches_are_the_codes() -> None:
+    kinds = [kind for row in table(section("Adapters")) for kind in re.findall(r"`(\w+)`", row[0])]
+    assert tuple(kinds) == get_args(adapters.Kind)
 
 
 def test_every_section_below_messages_is_a_message_or_a_record() -> None:

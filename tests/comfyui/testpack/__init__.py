@@ -6,10 +6,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import comfy.lora
 import comfy.model_patcher
 import comfy.utils
+import comfy.weight_adapter
 import torch
 from aiohttp import web
+from comfy.patcher_extension import PatcherInjection
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
@@ -306,6 +309,66 @@ def encode(pixels: torch.Tensor) -> torch.Tensor:
     return torch.einsum("oc,bchw->bohw", randn(23, 16, 3), small)
 
 
+class TestAdapter:
+    """Patches a weight in a way of its own: by a class, by a function, under a key; or injects."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "how": ("STRING", {"default": ""})}}
+
+    def make(self, model: Any, how: str) -> tuple[Any, ...]:
+        model = model.clone()
+        key = "diffusion_model.double_blocks.0.img_attn.qkv.weight"
+        zeros = ("diff", (torch.zeros(384, 128),))
+        if how == "class":
+            model.add_patches({key: UnknownAdapter(set(), (None,) * 6)})
+        elif how == "function":
+            model.add_patches({(key, None, UnknownAdapter.turn): zeros})
+        elif how == "key":
+            model.add_patches({"model_sampling.sigmas": zeros})
+        else:
+            model.set_injections("strange", [PatcherInjection(inject=print, eject=print)])
+        return (model,)
+
+
+class TestLoraKeys:
+    """Fails unless LoRA files name the same weights in both MODELs."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "compare"
+    RETURN_TYPES = ()
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "other": ("MODEL",)}}
+
+    def compare(self, model: Any, other: Any) -> dict[str, Any]:
+        one, two = map(lora_keys, (model.model, other.model))
+        if one != two:
+            differing = sorted({key for key in one | two if one.get(key) != two.get(key)})
+            raise ValueError(f"{len(differing)} names differ: {differing[:5]}")
+        return {"ui": {"text": [str(len(one))]}}
+
+
+def lora_keys(model: Any) -> dict[str, Any]:
+    """Weight by name, without what says how a weight is stored, which no LoRA changes."""
+    found = comfy.lora.model_lora_keys_unet(model, {})
+    return {name: key for name, key in found.items() if not name.endswith(("comfy_quant", "_scale"))}
+
+
+class UnknownAdapter(comfy.weight_adapter.LoRAAdapter):  # type: ignore[misc]
+    name = "unknown"
+
+    @staticmethod
+    def turn(value: torch.Tensor) -> torch.Tensor:
+        return value.flip(0)
+
+
 NODE_CLASS_MAPPINGS = {
     "OutboardTestVAE": TestVAE,
     "OutboardTestConditioning": TestConditioning,
@@ -313,6 +376,8 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestPicture": TestPicture,
     "OutboardTestConcatMask": TestConcatMask,
     "OutboardTestPatch": TestPatch,
+    "OutboardTestAdapter": TestAdapter,
+    "OutboardTestLoraKeys": TestLoraKeys,
     "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestVision": TestVision,
     "OutboardTestControl": TestControl,
