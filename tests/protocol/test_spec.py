@@ -59,7 +59,7 @@ def test_version_is_the_codes() -> None:
 
 
 def test_capabilities_are_the_codes() -> None:
-    named = re.search(r"Version 1\.1 defines (.*?):", section("Sessions"))
+    named = re.search(r"Version 2\.0 defines (.*?):", section("Sessions"))
     assert named
     assert tuple(re.findall(r"`(\w+)`", named[1])) == CAPABILITIES
 
