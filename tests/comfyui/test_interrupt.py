@@ -2,7 +2,7 @@
 
 Robust on a busy machine: the two are interrupted in turn, and the medians are compared. Ours is allowed half
 of stock's time again and a floor for what a wait costs, for ours polls and both are seen through HTTP. The
-floor is a part of a step, so that an engine which ends its step first fails.
+floor is a part of stock's step, so that it grows with the load as they do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from comfyui.test_liveness import LARGE, progress, sampler_of, wait_until
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 TIMES, STEPS, RATIO = 3, 12, 1.5
-#: Of a step.
+#: Of a step of stock's.
 FLOOR = 0.4
 
 
@@ -50,7 +50,8 @@ def test_an_interrupt_takes_no_longer_than_stock(comfy: ComfyServer, sampler: st
         for ours in (False, True):
             step, took = interrupted(comfy, ours, sampler, seed=400 + 2 * number + ours)
             seconds[ours].append(took)
-            steps.append(step)
+            if not ours:
+                steps.append(step)
     stock, engine, floor = median(seconds[False]), median(seconds[True]), FLOOR * median(steps)
     assert engine <= RATIO * stock + floor, (
         f"{engine:.3f} s; stock {stock:.3f} s, a step {median(steps):.3f} s"
