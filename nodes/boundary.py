@@ -42,7 +42,7 @@ class Boundary:
             x,
             timestep,
             _sigma(options),
-            [str(branch) for branch in options.get("uuids", ())],
+            _branches(options),
             wire({**given, "rope_options": options.get("rope_options")}),
         )
 
@@ -62,6 +62,12 @@ def _left_out(value: Any, default: Any) -> bool:
     """Whether ComfyUI filled in a default that says nothing: no, none, or an empty list."""
     empty = value is None or value is False or (isinstance(value, (list, tuple)) and not value)
     return empty and default is not inspect.Parameter.empty and value == default
+
+
+def _branches(options: Mapping[str, Any]) -> list[str]:
+    """An id for each group of rows. ComfyUI may give conds of two sides one uuid, so the side is in it."""
+    sides, uuids = options.get("cond_or_uncond", ()), options.get("uuids", ())
+    return [f"{side}.{uuid}" for side, uuid in zip(sides, uuids, strict=False)]
 
 
 def _sigma(options: Mapping[str, Any]) -> float | None:

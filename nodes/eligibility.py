@@ -5,25 +5,23 @@ Each check returns the reason against it, or nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import comfy.model_base
 import comfy.model_sampling
-import comfy.samplers
 import torch
 
 from . import sampler_name
 from .choice import OPTION, RunSettings
+from .guidance import PLACES, Guided
+from .stock_guidance import WRAPPER as PREDICT_NOISE
 
 WRAPPER = "outboard"
-BASIC_GUIDER = ("Guider_Basic", "nodes_custom_sampler")
 PREVIEW_MODULE = "latent_preview"
 
-#: Keys of a cond that change more than the arguments of the DiT.
-COND_KEYS = ("area", "mask", "timestep_start", "timestep_end", "control", "gligen", "hooks", "default")
 OPTION_KEYS = frozenset(
     {"transformer_options", "to_load_options", "disable_cfg1_optimization", "denoise_mask_function", OPTION}
 )
@@ -70,23 +68,9 @@ class Loop:
     def settings(self) -> RunSettings:
         return self.options.get(OPTION) or RunSettings()
 
-    @property
-    def cfg1_optimization(self) -> bool:
-        return not self.options.get("disable_cfg1_optimization", False)
-
-    @property
-    def needs_negative(self) -> bool:
-        return not (self.cfg1_optimization and math.isclose(self.guider.cfg, 1.0))
-
-    @property
-    def positive(self) -> Mapping[str, Any]:
-        cond: Mapping[str, Any] = self.guider.conds["positive"][0]
-        return cond
-
-    @property
-    def negative(self) -> Mapping[str, Any] | None:
-        conds = self.guider.conds.get("negative")
-        return conds[0] if conds and self.needs_negative else None
+    @cached_property
+    def guided(self) -> Guided:
+        return Guided(self.guider, self.options, self.noise)
 
     @property
     def model_sampling(self) -> Any:
@@ -102,13 +86,8 @@ def reason_against(loop: Loop) -> str:
     return ""
 
 
-def _guider(loop: Loop) -> str:
-    kind = type(loop.guider)
-    name, module = BASIC_GUIDER
-    basic = kind.__name__ == name and kind.__module__.endswith(module)
-    own = vars(loop.guider).keys() & {"predict_noise", "outer_predict_noise"}
-    plain = (kind is comfy.samplers.CFGGuider or basic) and not own
-    return "" if plain else f"guider {kind.__name__}"
+def _guidance(loop: Loop) -> str:
+    return loop.guided.reason_against()
 
 
 def _sampler(loop: Loop) -> str:
@@ -137,35 +116,14 @@ def _unchanged(sampling: Any, kind: type[Any], name: str) -> bool:
     return getattr(type(sampling), name, None) is getattr(kind, name)
 
 
-def _conds(loop: Loop) -> str:
-    sides = ("positive", "negative") if loop.needs_negative else ("positive",)
-    for side in sides:
-        conds = loop.guider.conds.get(side)
-        if conds is None and side == "negative":
-            continue
-        if not conds or len(conds) != 1:
-            return f"{len(conds or ())} {side} conditionings"
-        reason = _cond(conds[0])
-        if reason:
-            return f"{reason} on the {side} conditioning"
-    return ""
-
-
-def _cond(cond: Mapping[str, Any]) -> str:
-    for key in COND_KEYS:
-        if cond.get(key) is not None:
-            return key
-    return "strength" if cond.get("strength", 1.0) != 1.0 else ""
-
-
 def _options(loop: Loop) -> str:
     for key, value in loop.options.items():
-        if key not in OPTION_KEYS and _present(value):
+        if key not in OPTION_KEYS and key not in PLACES and _present(value):
             return key
     for key, value in loop.transformer_options.items():
         if key not in TRANSFORMER_KEYS and _present(value):
             return key
-    return ""
+    return loop.guided.unknown()
 
 
 def _present(value: Any) -> bool:
@@ -176,9 +134,10 @@ def _present(value: Any) -> bool:
 
 def _wrappers(loop: Loop) -> str:
     wrappers = loop.transformer_options.get("wrappers") or {}
+    unknown = loop.guided.unknown((PREDICT_NOISE,))
     for kind in INNER_WRAPPERS:
         for key, functions in (wrappers.get(kind) or {}).items():
-            if functions and key != WRAPPER:
+            if functions and key != WRAPPER and (key is not None or kind != PREDICT_NOISE or unknown):
                 return f"{kind} wrapper {key or 'without a name'}"
     callbacks = loop.transformer_options.get("callbacks") or {}
     for kind in INNER_CALLBACKS:
@@ -202,7 +161,7 @@ def _timesteps(loop: Loop) -> str:
     own = type(loop.guider.inner_model).process_timestep
     if own is getattr(comfy.model_base.BaseModel, "process_timestep", own):
         return ""
-    conds = [loop.positive, loop.negative or {}]
+    conds = [cond for side in loop.guided.asked.sides.values() for cond in side]
     masked = any("denoise_mask" in cond.get("model_conds", {}) for cond in conds)
     return "a noise level of its own for each frame" if masked else ""
 
@@ -231,10 +190,9 @@ def _settings(loop: Loop) -> str:
 
 CHECKS: tuple[Callable[[Loop], str], ...] = (
     _settings,
-    _guider,
+    _guidance,
     _sampler,
     _sampling,
-    _conds,
     _options,
     _wrappers,
     _mask,

@@ -65,13 +65,13 @@ class RemoteModel:
         except OutboardError as error:
             logging.warning("Outboard: %s was not unloaded: %s", self.ref.name, error)
 
-    def run(self, request: Run, on_event: Callable[[Message], None]) -> tuple[torch.Tensor, Report]:
-        """A whole loop: the latent [B, C, ...] fp32 in model space on the CPU, and the engine's report."""
+    def run(self, request: Run, on_event: Callable[[Message], None]) -> tuple[torch.Tensor, Result]:
+        """A whole loop: the latent [B, C, ...] fp32 in model space on the CPU, and the engine's answer."""
         slot = self.session.slot(request.latent.nbytes)
         result = self._request(request.model_copy(update={"reply": slot}), on_event)
         assert isinstance(result, Result)
         self._note_resident(self._resident or self.footprint)
-        return from_wire(result.latent).clone(), result.report
+        return from_wire(result.latent).clone(), result
 
     @contextmanager
     def stepping(self, reason: str, sampler: str, publish: Callable[[Report], object]) -> Iterator[None]:

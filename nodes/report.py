@@ -105,6 +105,7 @@ def line(report: Report) -> str:
         f"{path} ({report.reason})" if report.reason else path,
         _count(report.steps, "step"),
         _count(report.forwards, "forward"),
+        f"{report.splits} split for memory" if report.splits else "",
         f"{report.seconds:.2f} s",
         report.sampler,
         SHORT_DTYPES.get(report.dtype, report.dtype),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import comfy.model_sampling
@@ -16,7 +17,7 @@ from ..protocol.messages.client import Run
 from ..protocol.messages.common import Differential, FlowSampling, Mask
 from ..protocol.messages.engine import Step
 from ..protocol.torch import from_wire, to_wire
-from . import conditioning, refusals, sampler_name
+from . import refusals, sampler_name
 from .eligibility import PREVIEW_MODULE, Loop, reason_against
 from .progress import LoadingProgress
 from .remote import RemoteModel
@@ -59,33 +60,33 @@ def sampler_sample(
             f"This sampler cannot run as a whole loop in the engine: {reason}.",
             hint="Set the path to auto in the Outboard Settings node.",
         )
-    with remote.stepping(reason, sampler_name.label_of(loop.sampler), publish):
+    with ExitStack() as runs:
+        for model in _remotes(guider):
+            runs.enter_context(model.stepping(reason, sampler_name.label_of(loop.sampler), publish))
         sampled: torch.Tensor = executor(
             guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar
         )
     return sampled
 
 
+def _remotes(guider: Any) -> list[RemoteModel]:
+    """The models a guider predicts with, its own last: DualModelGuider has a second one."""
+    held = [getattr(model, "outboard", None) for model in vars(guider).values()]
+    others = [model for model in held if isinstance(model, RemoteModel)]
+    return list(dict.fromkeys([*others, guider.inner_model.outboard]))[::-1]
+
+
 def _run(loop: Loop, remote: RemoteModel, steps: Steps) -> torch.Tensor:
     with steps:
-        latent, report = remote.run(_request(loop, remote), steps)
-    publish(report)
+        latent, result = remote.run(_request(loop, remote), steps)
+    publish(result.report)
+    loop.guided.keep(result.momenta)
     return latent.to(loop.noise.device)
 
 
 def _request(loop: Loop, remote: RemoteModel) -> Run:
-    rows = loop.noise.shape[0]
     rope = loop.transformer_options.get("rope_options")
     extra = {"rope_options": rope} if rope else {}
-    branches = [
-        None if cond is None else conditioning.branch(cond, rows, extra)
-        for cond in (loop.positive, loop.negative)
-    ]
-    positive, negative = (
-        branch and branch.model_copy(update={"conditioning": remote.intern(branch.conditioning)})
-        for branch in branches
-    )
-    assert positive is not None
     return Run(
         model=remote.ref,
         settings=remote.settings,
@@ -96,10 +97,7 @@ def _request(loop: Loop, remote: RemoteModel) -> Run:
         noise=_float(loop.noise),
         latent=_float(loop.latent),
         seed=loop.extra_args["seed"],
-        cfg=float(loop.guider.cfg),
-        cfg1_optimization=loop.cfg1_optimization,
-        positive=positive,
-        negative=negative,
+        **loop.guided.fields(extra, remote.intern),
         mask=_mask(loop),
         generator="cuda" if loop.noise.device.type == "cuda" else "cpu",
         preview=wants_x0(loop.callback),

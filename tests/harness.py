@@ -22,6 +22,7 @@ from outboard.protocol.client import Client
 from outboard.protocol.messages.client import Predict, Run
 from outboard.protocol.messages.common import Branch, FlowSampling, ModelRef
 from outboard.protocol.messages.control import Status, StatusReport
+from outboard.protocol.messages.guidance import Cfg
 from outboard.protocol.shm import FAMILY, shm_root
 from outboard.protocol.torch import pack_tree, to_wire
 
@@ -42,8 +43,8 @@ def noise(seed: int = 1, rows: int = 1) -> torch.Tensor:
     return torch.randn(rows, *LATENT_SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-def run(steps: int = 4, **changes: Any) -> Run:
-    """A digit with the shipped model; `changes` replace fields."""
+def run(steps: int = 4, cfg: float = 1.0, **changes: Any) -> Run:
+    """A digit with the shipped model, guided by `cfg`; `changes` replace fields."""
     start = noise()
     fields: dict[str, Any] = {
         "model": ref(),
@@ -53,7 +54,8 @@ def run(steps: int = 4, **changes: Any) -> Run:
         "noise": to_wire(start),
         "latent": to_wire(torch.zeros_like(start)),
         "seed": 1,
-        "positive": branch(3),
+        "guidance": Cfg(scale=cfg),
+        "positive": [branch(3)],
     }
     return Run(**{**fields, **changes})
 

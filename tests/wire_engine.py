@@ -147,7 +147,7 @@ class ScriptedEngine:
         limits = engine.Limits(header=1 << 20, tensor=1 << 30, message=1 << 31, blobs=1 << 30)
         host = host_identity() if self.shared_memory else ""
         return engine.Welcome(
-            protocol="1.0", version="0", engine=ENGINE, session=SESSION, host=host, limits=limits
+            protocol="2.0", version="0", engine=ENGINE, session=SESSION, host=host, limits=limits
         )
 
     def _store(self, message: client.PutBlob) -> engine.Stored:

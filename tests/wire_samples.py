@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outboard.protocol.messages import Message, Record, client, common, control, engine
+from outboard.protocol.messages import Message, Record, client, common, control, engine, guidance
 from outboard.protocol.values import ITEM_SIZES, Blob, WireTensor
 
 DIGEST = "0123456789abcdef" * 2
@@ -28,10 +28,11 @@ CONDITIONING = {
     "empty": tensor(0, 4),
     "scalar": tensor(),
 }
+EMPTY = common.Branch(id="n", conditioning={"context": tensor(1, 7, 8, dtype="bfloat16")})
 REPORT = common.Report(path="per_step", reason="areas", peak_bytes=[1, 2], low_bit_layers={"fp8": 3})
 
 SAMPLES: tuple[Message, ...] = (
-    client.Hello(protocol="1.0", client="tests", version="1", token="t", host="h", capabilities=["a"]),
+    client.Hello(protocol="2.0", client="tests", version="1", token="t", host="h", capabilities=["a"]),
     client.Load(model=MODEL, settings=common.ModelSettings(dtype="bfloat16", weight_dtype="fp8_e5m2")),
     client.PutBlob(digest=DIGEST, tensor=tensor(5, dtype="uint8")),
     client.Run(
@@ -43,9 +44,28 @@ SAMPLES: tuple[Message, ...] = (
         noise=tensor(1, 16, 4, 4),
         latent=tensor(1, 16, 4, 4),
         seed=2**64 - 1,
-        cfg=4.5,
-        positive=common.Branch(id="p", conditioning=CONDITIONING),
-        negative=common.Branch(id="n", conditioning={"context": tensor(1, 7, 8, dtype="bfloat16")}),
+        guidance=guidance.PerpNeg(scale=4.5, negative_scale=1.0, empty=[EMPTY]),
+        changes=[
+            guidance.CfgOverride(scale=1.0, start=1.0, end=0.5),
+            guidance.Apg(
+                eta=1.0,
+                norm_threshold=5.0,
+                momentum=-0.5,
+                state=guidance.Momentum(average=tensor(1, 16, 4, 4), sigma=0.5),
+            ),
+            guidance.PerpNegCfg(negative_scale=1.0, empty=[EMPTY]),
+            guidance.Mahiro(),
+        ],
+        positive=[
+            common.Branch(id="p", conditioning=CONDITIONING, strength=0.5, start=0.9, end=0.1),
+            common.Branch(
+                id="q",
+                conditioning=CONDITIONING,
+                area=common.Area(size=[2, 2], offset=[0, 1]),
+                region=common.Region(mask=tensor(1, 4, 4), strength=2.0),
+            ),
+        ],
+        negative=[EMPTY, common.Branch(id="f", conditioning={}, fallback=True)],
         mask=common.Mask(
             mask=tensor(1, 1, 4, 4),
             differential=common.Differential(strength=1.0, sigma_min=0.0, sigma_max=1.0),
@@ -65,7 +85,7 @@ SAMPLES: tuple[Message, ...] = (
     client.CloseRun(run="r-1"),
     client.Bye(),
     engine.Welcome(
-        protocol="1.0",
+        protocol="2.0",
         version="1",
         engine="e1",
         session="s1",
@@ -81,7 +101,11 @@ SAMPLES: tuple[Message, ...] = (
     engine.Loaded(family="flux", dtype="bfloat16", nbytes=1, seconds=2.0),
     engine.Stored(digest=DIGEST),
     engine.Step(index=0, total=4, sigma=0.9, x0=tensor(1, 16, 4, 4)),
-    engine.Result(latent=tensor(1, 16, 4, 4), report=REPORT),
+    engine.Result(
+        latent=tensor(1, 16, 4, 4),
+        report=REPORT,
+        momenta=[guidance.Momentum(average=tensor(1, 16, 4, 4), sigma=0.5)],
+    ),
     engine.Prediction(v=tensor(2, 16, 4, 4, dtype="float16"), seconds=0.1),
     engine.Closed(report=REPORT),
     engine.Error(code="missing_blob", message="no blob", hint="send it", details={"digests": DIGEST}),
@@ -94,7 +118,7 @@ SAMPLES: tuple[Message, ...] = (
     control.StatusReport(
         engine="e1",
         version="1",
-        protocol="1.0",
+        protocol="2.0",
         pid=1,
         life="owned",
         uptime=1.5,

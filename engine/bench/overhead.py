@@ -29,8 +29,9 @@ from ..launch import LaunchSpec, adopt_or_start
 from ..models.header import read_header
 from ..models.loader import load
 from ..models.model import Model
+from ..sampling.call import Call, Forward
 from ..sampling.flow import Flow
-from ..sampling.guidance import Forward, cfg_denoiser
+from ..sampling.guidance import cfg_denoiser
 from ..sampling.loop import SampleRequest, sample
 from ..sampling.noise import initial_noise
 from .row import Row
@@ -102,7 +103,7 @@ def _loop(forward: Forward, case: Case, device: torch.device) -> Tensor:
 
 
 def _bare(model: Model, case: Case) -> Tensor:
-    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any]) -> Tensor:
+    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], _: Call) -> Tensor:
         v = model.predict(x, FLOW.timestep(sigma), conditioning)
         return FLOW.denoised(x, v.float(), sigma)
 
@@ -119,7 +120,7 @@ def _whole_loop(client: Client, case: Case) -> Tensor:
         noise=to_wire(request.noise),
         latent=to_wire(request.latent),
         seed=request.seed,
-        positive=Branch(id="digit", conditioning=client.intern(pack_tree(case.conditioning))),
+        positive=[Branch(id="digit", conditioning=client.intern(pack_tree(case.conditioning)))],
         preview=True,
         reply=client.reply_slot(request.noise.nbytes),
     )
@@ -130,7 +131,7 @@ def _whole_loop(client: Client, case: Case) -> Tensor:
 
 
 def _per_step(client: Client, case: Case) -> Tensor:
-    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any]) -> Tensor:
+    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], _: Call) -> Tensor:
         request = Predict(
             run="bench",
             model=_model(),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..models.loader import load
 from ..models.model import Model
+from ..sampling.call import Call
 from ..sampling.conditioning import Conditioning
 from ..sampling.flow import Flow
 from ..sampling.guidance import cfg_denoiser
@@ -44,7 +45,7 @@ def draw(
     """
     model = model or shipped_model()
 
-    def predict_x0(x: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
+    def predict_x0(x: Tensor, sigma: Tensor, conditioning: Conditioning, _: Call) -> Tensor:
         return FLOW.denoised(x, model.predict(x, FLOW.timestep(sigma), conditioning).float(), sigma)
 
     noise = initial_noise((1, *LATENT_SHAPE), seed).to(model.device)

@@ -14,6 +14,7 @@ from ...protocol.messages import Message
 from ...protocol.messages.client import Run
 from ...protocol.messages.common import Branch, FlowSampling, ModelRef, Report
 from ...protocol.messages.engine import Result, Step
+from ...protocol.messages.guidance import Cfg
 from ...protocol.torch import from_wire, pack_tree, to_wire
 from ..models.header import read_header
 from ..sampling.noise import initial_noise
@@ -59,7 +60,7 @@ def _run(digit: int, seed: int, steps: int, cfg: float) -> Run:
         noise=to_wire(noise),
         latent=to_wire(torch.zeros_like(noise)),
         seed=seed,
-        cfg=cfg,
-        positive=Branch(id="positive", conditioning=pack_tree(prompt(digit))),
-        negative=Branch(id="negative", conditioning=pack_tree(prompt(None))),
+        guidance=Cfg(scale=cfg),
+        positive=[Branch(id="positive", conditioning=pack_tree(prompt(digit)))],
+        negative=[Branch(id="negative", conditioning=pack_tree(prompt(None)))],
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ...protocol.errors import UnsupportedModelError
 from . import keymap, transformers
@@ -19,7 +20,7 @@ from .family import Conditioning, Config, Shapes
 from .hooks import Inputs
 from .keymap import Copy
 from .positions import Rope
-from .requests import check_channels, text_of
+from .requests import check_channels, texts_of
 
 HEAD_DIM = 128
 AXES = (32, 48, 48)
@@ -33,6 +34,8 @@ class ErnieImage:
     transformer = "ErnieImageTransformer2DModel"
     conditioning = frozenset({"context", "rope_options"})
     unread = frozenset[str]()
+    # The network masks the text of each row beyond its own length.
+    ragged = frozenset({"context"})
 
     def canonical(self, key: str) -> str:
         return key
@@ -79,8 +82,7 @@ class ErnieImage:
         """`timestep` is sigma * 1000, as ComfyUI's sampling object for this family delivers it."""
         config: Any = module.config
         check_channels(x, config.in_channels, self.title)
-        context = text_of(given, config.text_in_dim, self.title)
-        lengths = torch.full((x.shape[0],), context.shape[1], dtype=torch.long, device=x.device)
+        context, lengths = _padded(texts_of(given, config.text_in_dim, self.title), x.device)
         rope = Rope.parse(given.get("rope_options"), self.title)
         with _moved_image(module, rope, x.shape[-2] * x.shape[-1]):
             (sample,) = module(
@@ -88,6 +90,15 @@ class ErnieImage:
             )
         result: torch.Tensor = sample
         return result
+
+
+def _padded(texts: list[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts (L,D) as one (B,longest L,D), and their lengths (B,)."""
+    lengths = [len(text) for text in texts]
+    if len(set(lengths)) == 1:
+        # Filled in on the device: a list would be copied there, at every step.
+        return torch.stack(texts), torch.full((len(texts),), lengths[0], dtype=torch.long, device=device)
+    return pad_sequence(texts, batch_first=True), torch.tensor(lengths, device=device)
 
 
 def _modulate_once(_: nn.Module, inputs: Inputs) -> Inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -60,3 +60,14 @@ class Family(Protocol):
         self, module: nn.Module, x: torch.Tensor, timestep: torch.Tensor, given: Conditioning
     ) -> torch.Tensor:
         """One forward, giving v; x (B,C,H,W) and floats of `given` in model dtype, timestep (B,) fp32."""
+
+
+@runtime_checkable
+class Ragged(Protocol):
+    """A family that computes rows with texts of different lengths in one call, each as it would alone.
+
+    ragged          conditioning that may differ in length from row to row; it then comes as a list of rows
+    """
+
+    @property
+    def ragged(self) -> frozenset[str]: ...

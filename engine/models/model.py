@@ -11,7 +11,7 @@ from torch import nn
 
 from ...protocol.errors import UnsupportedRequestError
 from ..attention.seam import Attention
-from .family import Family
+from .family import Family, Ragged
 from .header import Header
 
 
@@ -42,6 +42,11 @@ class Model:
     @property
     def family(self) -> str:
         return self.adapter.name
+
+    @property
+    def ragged(self) -> frozenset[str]:
+        """Conditioning that may differ in length between the rows of one call; most families have none."""
+        return self.adapter.ragged if isinstance(self.adapter, Ragged) else frozenset()
 
     @property
     def nbytes(self) -> int:

@@ -29,6 +29,14 @@ def text_of(given: Conditioning, width: int, title: str) -> torch.Tensor:
     return context
 
 
+def texts_of(given: Conditioning, width: int, title: str) -> list[torch.Tensor]:
+    """The encoded prompt of each row (L,width), whether they came as one tensor or as a list of rows."""
+    rows = given.get("context")
+    if not isinstance(rows, list):
+        return list(text_of(given, width, title))
+    return [text_of({"context": row[None]}, width, title)[0] for row in rows]
+
+
 def pooled_text_of(given: Conditioning, width: int, x: torch.Tensor, title: str) -> torch.Tensor:
     """The pooled prompt (B,width): zeros if there is none, and only its first columns if it is wider."""
     pooled = given.get("y")

@@ -19,7 +19,7 @@ from .hooks import Inputs, changed_inputs
 from .keymap import Copy
 from .patches import completed
 from .positions import Rope
-from .requests import check_channels, text_of
+from .requests import check_channels, texts_of
 from .rotary import turns
 
 PATCH = 2
@@ -53,6 +53,8 @@ class ZImage:
     # network has no input for either.
     conditioning = frozenset({"context", "num_tokens", "clip_text_pooled", "rope_options"})
     unread = frozenset({"norm_final.weight"})
+    # The network takes a list of texts, and masks what it fills up the shorter ones with.
+    ragged = frozenset({"context", "num_tokens"})
 
     def canonical(self, key: str) -> str:
         return key
@@ -101,13 +103,13 @@ class ZImage:
         config: Any = module.config
         check_channels(x, config.in_channels, self.title)
         height, width = x.shape[-2:]
-        context = text_of(given, config.cap_feat_dim, self.title)
+        texts = texts_of(given, config.cap_feat_dim, self.title)
         rope = Rope.parse(given.get("rope_options"), self.title)
         with changed_inputs(module.get_submodule("rope_embedder"), _moved(rope)):
             (sample,) = module(
                 x=list(completed(x, PATCH)[:, :, None]),
                 t=1.0 - timestep,
-                cap_feats=list(context),
+                cap_feats=texts,
                 return_dict=False,
             )
         return -torch.stack(sample)[:, :, 0, :height, :width]

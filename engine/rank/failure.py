@@ -18,7 +18,7 @@ def as_outboard(error: BaseException, doing: str) -> OutboardError:
     """
     if isinstance(error, OutboardError):
         return error
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _HOST_ALLOCATOR in str(error):
+    if ran_out_of_memory(error):
         return OutOfMemoryError(
             f"The engine ran out of memory during {doing}: {error}",
             hint="Unload other models, use a smaller picture or batch, or a smaller dtype.",
@@ -29,3 +29,8 @@ def as_outboard(error: BaseException, doing: str) -> OutboardError:
         hint="This is a fault of Outboard; please report it with the traceback in the engine's log.",
         details={"traceback": trace[-60000:]},
     )
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether a foreign exception says that the device or the host had no room."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or _HOST_ALLOCATOR in str(error)

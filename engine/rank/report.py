@@ -8,6 +8,7 @@ from ..models.model import Model
 from .conditioning import wire_bytes
 from .device import describe, peak_bytes
 from .dtype import dtype_name
+from .guidance import branches_of
 from .run import Outcome
 
 
@@ -32,6 +33,7 @@ def run_report(
         world_size=world_size,
         steps=outcome.steps,
         forwards=outcome.forwards,
+        splits=outcome.splits,
         seconds=outcome.seconds,
         seconds_loading=seconds_loading,
         seconds_queued=seconds_queued,
@@ -44,6 +46,8 @@ def run_report(
 
 
 def _bytes_in(run: Run) -> int:
-    conditionings = [branch.conditioning for branch in (run.positive, run.negative) if branch]
+    branches = list(branches_of(run))
+    conditionings = [branch.conditioning for branch in branches]
+    masks = [branch.region.mask for branch in branches if branch.region]
     mask = run.mask.mask if run.mask else None
-    return wire_bytes([run.sigmas, run.noise, run.latent, mask, conditionings])
+    return wire_bytes([run.sigmas, run.noise, run.latent, mask, conditionings, masks])

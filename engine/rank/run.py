@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,20 @@ from torch import Tensor
 from ...protocol.errors import EngineError
 from ...protocol.messages.client import Run
 from ...protocol.messages.engine import Step as StepEvent
+from ...protocol.messages.guidance import Momentum
 from ...protocol.torch import to_wire
 from ..models.model import Model
+from ..sampling.call import Call, Forward
 from ..sampling.flow import Flow
-from ..sampling.guidance import CfgDenoiser, cfg_denoiser
+from ..sampling.guidance import GuidedDenoiser
 from ..sampling.loop import SampleRequest, sample
+from ..sampling.predictor import Predictor
 from ..sampling.step import Step
 from .blobs import BlobStore
-from .conditioning import inpaint_of, on_device, own_tensor, with_concat
+from .conditioning import inpaint_of, own_tensor, with_concat
+from .device import release_memory
+from .guidance import guide_of, momenta_of
+from .network import evaluate
 
 Tell = Callable[[StepEvent], None]
 
@@ -59,26 +65,42 @@ class Watch:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a loop gave: the latent (fp32), and how much work it was."""
+    """What a loop gave: the latent (fp32), what its changes remember, and how much work it was."""
 
     latent: Tensor
     steps: int
     forwards: int
     seconds: float
     bytes_out: int
+    splits: int = 0
+    momenta: Sequence[Momentum] = ()
 
 
 def run_loop(run: Run, model: Model, blobs: BlobStore, *, check: Callable[[], None], tell: Tell) -> Outcome:
     """Sample `run` with `model`; `check` may raise CancelledError before each forward and after each step."""
     flow = Flow(run.sampling.multiplier, run.sampling.noise_scale, run.sampling.shift)
     request = _request(run, flow, model.device)
-    denoiser = _denoiser(run, flow, model, blobs, request.latent.shape[0], check)
+    predictor = Predictor(
+        _forward(flow, model, check),
+        schedule=request.sigmas.tolist(),
+        ragged=model.ragged,
+        release=lambda: release_memory(model.device),
+    )
+    guide = guide_of(run, model, blobs, request.latent.shape, predictor, flow)
     watch = Watch(check, tell, run.preview)
     began = time.perf_counter()
-    latent = sample(request, denoiser, callback=watch).float().cpu()
+    latent = sample(request, GuidedDenoiser(guide), callback=watch).float().cpu()
     seconds = time.perf_counter() - began
     watch.require_finite(latent, model.dtype)
-    return Outcome(latent, len(watch.finite), denoiser.forwards, seconds, watch.bytes_out + latent.nbytes)
+    return Outcome(
+        latent,
+        len(watch.finite),
+        predictor.forwards,
+        seconds,
+        watch.bytes_out + latent.nbytes,
+        predictor.splits,
+        momenta_of(guide.changes),
+    )
 
 
 def _request(run: Run, flow: Flow, device: torch.device) -> SampleRequest:
@@ -96,21 +118,11 @@ def _request(run: Run, flow: Flow, device: torch.device) -> SampleRequest:
     )
 
 
-def _denoiser(
-    run: Run, flow: Flow, model: Model, blobs: BlobStore, rows: int, check: Callable[[], None]
-) -> CfgDenoiser:
-    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any]) -> Tensor:
+def _forward(flow: Flow, model: Model, check: Callable[[], None]) -> Forward:
+    def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], call: Call) -> Tensor:
         check()
         whole, given = with_concat(x, conditioning)
-        v = model.predict(whole, flow.timestep(sigma).float(), given)
+        v = evaluate(model, whole, flow.timestep(sigma).float(), given, call)
         return flow.denoised(x, v.float(), sigma)
 
-    negative = run.negative
-    return cfg_denoiser(
-        forward,
-        on_device(run.positive.conditioning, blobs, model.device),
-        on_device(negative.conditioning, blobs, model.device) if negative else None,
-        cfg=run.cfg,
-        rows=rows,
-        disable_cfg1_optimization=not run.cfg1_optimization,
-    )
+    return forward

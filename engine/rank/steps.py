@@ -11,10 +11,12 @@ from ...protocol.messages.client import Predict
 from ...protocol.messages.common import Report
 from ...protocol.torch import from_wire
 from ..models.model import Model
+from ..sampling.call import Call
 from .blobs import BlobStore
 from .conditioning import on_device, wire_bytes
 from .device import describe, peak_bytes, reset_peak
 from .dtype import dtype_name
+from .network import evaluate
 
 
 @dataclass(eq=False)
@@ -91,9 +93,12 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
     x, timestep = from_wire(request.x), from_wire(request.timestep)
     conditioning = on_device(request.conditioning, blobs, device)
     began = time.perf_counter()
-    v = model.predict(x.to(device), timestep.to(device, torch.float32), conditioning).cpu()
+    level = float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma
+    account.at(level)
+    branches = tuple(request.branches)
+    call = Call(branches, len(x) // max(len(branches), 1), account.steps - 1, level)
+    v = evaluate(model, x.to(device), timestep.to(device, torch.float32), conditioning, call).cpu()
     seconds = time.perf_counter() - began
-    account.at(float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma)
     account.forwards += 1
     account.seconds += seconds
     account.bytes_in += request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)

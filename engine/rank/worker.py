@@ -107,7 +107,7 @@ class Worker:
             seconds_queued=ticket.task.queued,
             resident_bytes=self._residency.nbytes,
         )
-        return Result(latent=to_wire(outcome.latent), report=report)
+        return Result(latent=to_wire(outcome.latent), report=report, momenta=list(outcome.momenta))
 
     def _predict(self, request: Predict, ticket: Ticket) -> Prediction:
         loan = self._borrow(request, ticket)

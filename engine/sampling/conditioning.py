@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -24,27 +24,58 @@ def repeat_rows(value: Any, rows: int) -> Any:
     return value
 
 
-def joinable(first: Any, second: Any) -> bool:
-    """Whether two conditionings can share a call: same names, same shapes, equal values elsewhere."""
+def joinable(first: Any, second: Any, ragged: Collection[str] = frozenset()) -> bool:
+    """Whether two conditionings can share a call: same names, same shapes, equal values elsewhere.
+
+    What is named in `ragged` may differ: tensors in their second length, other values altogether.
+    """
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         same_shape = first.shape == second.shape
         return same_shape if first.ndim else same_shape and torch.equal(first, second)
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(joinable(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(
+            _ragged(first[key], second[key]) if key in ragged else joinable(first[key], second[key])
+            for key in first
+        )
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return len(first) == len(second) and all(map(joinable, first, second))
     return type(first) is type(second) and bool(first == second)
 
 
-def join(first: Any, second: Any) -> Any:
-    """Return the rows of `first` followed by those of `second`, which must be joinable."""
+def join(first: Any, second: Any, ragged: Collection[str] = frozenset()) -> Any:
+    """Return the rows of `first` followed by those of `second`, which must be joinable.
+
+    Tensors of two lengths, and values that differ, become a list, one entry [L, ...] for each row.
+    """
     if isinstance(first, Tensor):
         return torch.cat([first, second]) if first.ndim else first
     if isinstance(first, Mapping):
-        return {key: join(first[key], second[key]) for key in first}
+        return {
+            key: _rows(first[key]) + _rows(second[key])
+            if key in ragged and not _alike(first[key], second[key])
+            else join(first[key], second[key])
+            for key in first
+        }
     if isinstance(first, (list, tuple)):
         return list(map(join, first, second))
     return first
+
+
+def _ragged(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.ndim > 1 and first.shape[2:] == second.shape[2:]
+    return type(first) is type(second)
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether they join as they are; a list is one that was made of other rows before."""
+    return not isinstance(first, list) and joinable(first, second)
+
+
+def _rows(value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        return list(value)
+    return value if isinstance(value, list) else [value]
 
 
 def _repeated(tensor: Tensor, rows: int) -> Tensor:

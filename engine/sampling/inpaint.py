@@ -73,7 +73,7 @@ def _mask_at(inpaint: Inpaint, sigma: Tensor, sigmas: Tensor, flow: Flow) -> Ten
     if differential is None:
         return mask
     last = flow.timestep(sigmas[-1].clamp(min=differential.sigma_min))
-    threshold = (flow.timestep(sigma[0]) - last) / (flow.timestep(sigmas[0]) - last)
+    threshold = (flow.timestep(sigma.reshape(-1)[0]) - last) / (flow.timestep(sigmas[0]) - last)
     binary = (mask >= threshold).to(mask.dtype)
     if 0 < differential.strength < 1:
         return differential.strength * binary + (1 - differential.strength) * mask

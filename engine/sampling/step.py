@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
-"""`model(x, sigma[B]) -> x0`, guidance and masks already applied; x and x0 share shape, dtype and device."""
+"""`model(x, sigma) -> x0`, guidance and masks already applied; x and x0 share shape, dtype and device.
+
+`sigma` [1] is the noise level of all rows, on the CPU, where it may be read without waiting for a GPU.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +34,8 @@ def ignore_step(step: Step) -> None:
 
 
 def predict(model: Denoiser, x: Tensor, sigma: Tensor) -> Tensor:
-    """Call the denoiser with one scalar `sigma` for every row of `x`."""
-    return model(x, sigma * x.new_ones(x.shape[0]))
+    """Call the denoiser with `sigma`, in the dtype of `x`."""
+    return model(x, sigma.reshape(1).to(x.dtype))
 
 
 def begin_step(model: Denoiser, x: Tensor, sigmas: Tensor, index: int, callback: Callback) -> Tensor:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Digest, Identifier, Message, Tensor, Text
 from .common import Branch, Conditioning, FlowSampling, Mask, ModelRef, ModelSettings, Scalar, Slot
+from .guidance import Cfg, Change, Guidance
 
 
 class Hello(Message):
@@ -55,10 +56,11 @@ class Run(Message):
     noise: Tensor
     latent: Tensor
     seed: int
-    cfg: float = 1.0
+    guidance: Guidance = Cfg()
+    changes: list[Change] = Field(default_factory=list)
     cfg1_optimization: bool = True
-    positive: Branch
-    negative: Branch | None = None
+    positive: list[Branch]
+    negative: list[Branch] | None = None
     mask: Mask | None = None
     generator: Literal["cpu", "cuda"] = "cpu"
     preview: bool = False

@@ -46,14 +46,35 @@ class ModelSettings(Record):
     weight_dtype: Literal["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"] = "default"
 
 
-class Branch(Record):
-    """One conditioning of a run: `id` is stable in the run, `conditioning` the DiT's arguments by name.
+class Area(Record):
+    """A box of the latent: a size and an offset for each dimension after the channels."""
 
-    Values are trees of scalars, tensors (batch first; one row stands for all rows) and blobs.
+    size: list[Annotated[int, Field(ge=1)]]
+    offset: list[Annotated[int, Field(ge=0)]]
+
+
+class Region(Record):
+    """How much a conditioning counts at each place of the latent: `mask` [rows, ...] times `strength`."""
+
+    mask: Tensor
+    strength: float = 1.0
+
+
+class Branch(Record):
+    """One conditioning of a run: `id` is its own in the run, `conditioning` the DiT's arguments by name.
+
+    Values are trees of scalars, tensors (batch first; one row stands for all rows) and blobs, cut to `area`
+    where the DiT takes them cut. It takes part from sigma `start` down to `end`.
     """
 
     id: Identifier
     conditioning: Conditioning
+    strength: float = 1.0
+    area: Area | None = None
+    region: Region | None = None
+    start: float | None = None
+    end: float | None = None
+    fallback: bool = False
 
 
 class FlowSampling(Record):
@@ -112,6 +133,7 @@ class Report(Record):
     peak_bytes: list[int] = Field(default_factory=list)
     resident_bytes: int = 0
     low_bit_layers: dict[str, int] = Field(default_factory=dict)
+    splits: int = 0
     compiles: int = 0
     steps_reused: int = 0
     ignored: list[Text] = Field(default_factory=list)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Digest, Identifier, Message, Record, Tensor, Text
 from .common import Report
+from .guidance import Momentum
 
 
 class Limits(Record):
@@ -77,12 +78,13 @@ class Step(Message):
 
 
 class Result(Message):
-    """The run's latent, fp32, in model space, and what the run did."""
+    """The run's latent, fp32, in model space, what the run did, and what its `apg` changes remember."""
 
     type: ClassVar[str] = "result"
     terminal: ClassVar[bool] = True
     latent: Tensor
     report: Report
+    momenta: list[Momentum] = Field(default_factory=list)
 
 
 class Prediction(Message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import harness
 from outboard.engine.demo.assets import MODEL
 from outboard.engine.launch import Engine
 from outboard.engine.models.loader import load
+from outboard.engine.sampling.call import Call
 from outboard.engine.sampling.flow import Flow
 from outboard.engine.sampling.guidance import cfg_denoiser
 from outboard.engine.sampling.loop import SampleRequest, sample
@@ -53,7 +55,7 @@ def bare(steps: int, cfg: float) -> torch.Tensor:
     flow = Flow(1.0)
     model = load(MODEL, dtype=torch.float32, device=torch.device("cpu"))
 
-    def forward(x: torch.Tensor, sigma: torch.Tensor, conditioning: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(x: torch.Tensor, sigma: torch.Tensor, conditioning: Any, _: Call) -> torch.Tensor:
         return flow.denoised(x, model.predict(x, flow.timestep(sigma), conditioning).float(), sigma)
 
     both = [
@@ -67,7 +69,7 @@ def bare(steps: int, cfg: float) -> torch.Tensor:
 
 
 def test_a_run_is_the_same_loop_as_in_one_process(client: Client) -> None:
-    found = result(client, harness.run(4, cfg=2.0, negative=harness.branch(None)))
+    found = result(client, harness.run(4, cfg=2.0, negative=[harness.branch(None)]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     expected = bare(4, 2.0)
@@ -108,7 +110,7 @@ def test_blobs_and_tensors_condition_alike(client: Client) -> None:
            for name, wire in harness.branch(3).conditioning.items()}  # fmt: skip
     interned = client.intern(big)
     assert type(interned["context"]).__name__ == "Blob"
-    found = result(client, harness.run(2, positive=Branch(id="b", conditioning=interned)))
+    found = result(client, harness.run(2, positive=[Branch(id="b", conditioning=interned)]))
     assert torch.equal(from_wire(found.latent), plain)
 
 
@@ -246,10 +248,10 @@ def test_the_blob_budget_holds_and_dropped_blobs_come_again(runtime: Path) -> No
     assert [blob.digest for blob in names] == [digest(part) for part in parts]
     context = client.intern({"context": to_wire(torch.randn(1, 300, 64))})
     branch = Branch(id="b", conditioning={**harness.branch(3).conditioning, **context})
-    assert isinstance(client.request(harness.run(1, positive=branch)), Result)
+    assert isinstance(client.request(harness.run(1, positive=[branch])), Result)
     assert 0 < harness.status(client).blobs_bytes <= 2**20
     client.intern(parts)
-    assert isinstance(client.request(harness.run(1, positive=branch)), Result)
+    assert isinstance(client.request(harness.run(1, positive=[branch])), Result)
     with pytest.raises(LimitError, match="blob budget"):
         client.intern([to_wire(torch.zeros(300_000))])
     client.close()

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from golden.folder import SUMMARY, entries, golden_root, read_json
+from outboard.engine.sampling.call import Call
 from outboard.engine.sampling.conditioning import Conditioning
 from outboard.engine.sampling.flow import Flow
 from outboard.engine.sampling.guidance import cfg_denoiser
@@ -68,7 +69,7 @@ class RecordedDenoiser:
         self.sigmas: list[float] = []
         self.branches: set[tuple[int, ...]] = set()
 
-    def __call__(self, x: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
+    def __call__(self, x: Tensor, sigma: Tensor, conditioning: Conditioning, call: Call) -> Tensor:
         scale: Tensor = conditioning["a"]
         constant: Tensor = conditioning["k"]
         self.sigmas.append(float(sigma[0]))

@@ -92,7 +92,7 @@ json_like = st.recursive(
     kind=st.sampled_from(sorted(MESSAGES)), body=json_like, tensors=json_like, frame=st.binary(max_size=16)
 )
 def test_random_bodies(kind: str, body: Any, tensors: Any, frame: bytes, opener: SegmentOpener) -> None:
-    top = {"outboard": "1.0", "type": kind, "id": "r1", "session": "s1", "body": body, "tensors": tensors}
+    top = {"outboard": "2.0", "type": kind, "id": "r1", "session": "s1", "body": body, "tensors": tensors}
     survives([msgpack.packb(top), frame], opener)
 
 

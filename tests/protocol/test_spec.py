@@ -10,7 +10,7 @@ import pytest
 import tree
 from outboard.protocol.errors import error_classes
 from outboard.protocol.limits import DEFAULT
-from outboard.protocol.messages import MESSAGES, Message, Record, common, control, engine
+from outboard.protocol.messages import MESSAGES, Message, Record, common, control, engine, guidance
 from outboard.protocol.values import ITEM_SIZES
 from outboard.protocol.version import PROTOCOL_VERSION
 
@@ -18,11 +18,13 @@ SPEC = (tree.ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 RECORDS: dict[str, type[Record]] = {
     **{
         record.__name__: record
-        for module in (common, engine, control)
+        for module in (common, guidance, engine, control)
         for record in vars(module).values()
         if isinstance(record, type) and issubclass(record, Record) and not issubclass(record, Message)
     },
 }
+#: Sections about several records.
+OVERVIEWS = ["Changes to guidance"]
 RECORDS.pop("Record")
 RECORDS["Limits record"] = RECORDS.pop("Limits")
 
@@ -48,7 +50,7 @@ def test_version_is_the_codes() -> None:
 
 def test_every_section_below_messages_is_a_message_or_a_record() -> None:
     titles = re.findall(r"^### (.*)$", SPEC, re.MULTILINE)
-    assert sorted(titles) == sorted([*MESSAGES, *RECORDS])
+    assert sorted(titles) == sorted([*MESSAGES, *RECORDS, *OVERVIEWS])
 
 
 @pytest.mark.parametrize("title", [*MESSAGES, *RECORDS])

@@ -164,6 +164,57 @@ class TestPatch:
         return (model,)
 
 
+class TestGuidance:
+    """Changes guidance by code of its own, under the name and in the place of what a stock node sets."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",), "place": ("STRING", {"default": ""})}}
+
+    def make(self, model: Any, place: str) -> tuple[Any, ...]:
+        model = model.clone()
+        if place == "predict_noise":
+            model.add_wrapper(place, lambda executor, *args, **keywords: executor(*args, **keywords) * 0.9)
+        elif place == "sampler_pre_cfg_function":
+            model.set_model_sampler_pre_cfg_function(lambda args: [x0 * 0.9 for x0 in args["conds_out"]])
+        elif place == "sampler_cfg_function":
+            model.set_model_sampler_cfg_function(_disguised)
+        else:
+            model.set_model_sampler_post_cfg_function(lambda args: args["denoised"] * 0.9)
+        return (model,)
+
+
+def _disguised(args: dict[str, Any]) -> torch.Tensor:
+    noise: torch.Tensor = args["uncond"] + 2.0 * (args["cond"] - args["uncond"])
+    return noise
+
+
+# By its name it is RescaleCFG's, by its source it is not.
+_disguised.__module__ = "comfy_extras.nodes_model_advanced"
+_disguised.__qualname__ = "RescaleCFG.patch.<locals>.rescale_cfg"
+
+
+class TestPerStep:
+    """Asks for the path by step, as Outboard Settings do for an Outboard KSampler."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("MODEL",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"model": ("MODEL",)}}
+
+    def make(self, model: Any) -> tuple[Any, ...]:
+        model = model.clone()
+        model.model_options["outboard"] = SimpleNamespace(path="per_step")
+        return (model,)
+
+
 class TestModelPatch:
     """A patch model of a ControlNet for Qwen-Image or Z-Image, which does nothing."""
 
@@ -194,6 +245,8 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestConcatMask": TestConcatMask,
     "OutboardTestPatch": TestPatch,
     "OutboardTestModelPatch": TestModelPatch,
+    "OutboardTestGuidance": TestGuidance,
+    "OutboardTestPerStep": TestPerStep,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
 }
