@@ -43,8 +43,8 @@ def noise(seed: int = 1, rows: int = 1) -> torch.Tensor:
     return torch.randn(rows, *LATENT_SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-def run(steps: int = 4, cfg: float = 1.0, **changes: Any) -> Run:
-    """A digit with the shipped model, guided by `cfg`; `changes` replace fields."""
+def run(steps: int = 4, **changes: Any) -> Run:
+    """A digit with the shipped model; `changes` replace fields, `cfg` is the scale of plain guidance."""
     start = noise()
     fields: dict[str, Any] = {
         "model": ref(),
@@ -54,7 +54,7 @@ def run(steps: int = 4, cfg: float = 1.0, **changes: Any) -> Run:
         "noise": to_wire(start),
         "latent": to_wire(torch.zeros_like(start)),
         "seed": 1,
-        "guidance": Cfg(scale=cfg),
+        "guidance": Cfg(scale=changes.pop("cfg", 1.0)),
         "positive": [branch(3)],
     }
     return Run(**{**fields, **changes})

@@ -26,7 +26,7 @@ from .blobs import BlobStore
 from .conditioning import inpaint_of, own_tensor, with_concat
 from .device import release_memory
 from .guidance import guide_of, momenta_of
-from .network import evaluate
+from .network import Rows, evaluate
 
 Tell = Callable[[StepEvent], None]
 
@@ -122,7 +122,7 @@ def _forward(flow: Flow, model: Model, check: Callable[[], None]) -> Forward:
     def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], call: Call) -> Tensor:
         check()
         whole, given = with_concat(x, conditioning)
-        v = evaluate(model, whole, flow.timestep(sigma).float(), given, call)
+        v = evaluate(model, Rows(whole, flow.timestep(sigma).float(), given, call))
         return flow.denoised(x, v.float(), sigma)
 
     return forward

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...protocol.errors import InvalidRequestError, OutOfMemoryError
 from ...protocol.messages.client import Predict
 from ...protocol.messages.common import Report
 from ...protocol.torch import from_wire
@@ -14,9 +15,9 @@ from ..models.model import Model
 from ..sampling.call import Call
 from .blobs import BlobStore
 from .conditioning import on_device, wire_bytes
-from .device import describe, peak_bytes, reset_peak
+from .device import describe, peak_bytes, release_memory, reset_peak
 from .dtype import dtype_name
-from .network import evaluate
+from .network import Rows, evaluate
 
 
 @dataclass(eq=False)
@@ -35,6 +36,7 @@ class Account:
     seconds_queued: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
+    splits: int = 0
     _level: float | None = field(default=None, repr=False)
 
     def at(self, level: float) -> None:
@@ -52,6 +54,7 @@ class Account:
             world_size=world_size,
             steps=self.steps,
             forwards=self.forwards,
+            splits=self.splits,
             seconds=self.seconds,
             seconds_loading=self.seconds_loading,
             seconds_queued=self.seconds_queued,
@@ -95,12 +98,39 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
     began = time.perf_counter()
     level = float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma
     account.at(level)
-    branches = tuple(request.branches)
-    call = Call(branches, len(x) // max(len(branches), 1), account.steps - 1, level)
-    v = evaluate(model, x.to(device), timestep.to(device, torch.float32), conditioning, call).cpu()
+    rows = Rows(
+        x.to(device), timestep.to(device, torch.float32), conditioning, _call(request, account, level)
+    )
+    v = _evaluated(model, rows, account).cpu()
     seconds = time.perf_counter() - began
-    account.forwards += 1
     account.seconds += seconds
     account.bytes_in += request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)
     account.bytes_out += v.nbytes
     return v, seconds
+
+
+def _call(request: Predict, account: Account, level: float) -> Call:
+    """Whose rows a request carries; the step is the number of noise levels its run has seen before."""
+    rows, branches = request.x.shape[0], tuple(request.branches)
+    if branches and rows % len(branches):
+        raise InvalidRequestError(f"{rows} rows cannot be shared out among {len(branches)} conditionings.")
+    return Call(branches, rows // max(len(branches), 1), account.steps - 1, level)
+
+
+def _evaluated(model: Model, rows: Rows, account: Account) -> torch.Tensor:
+    """v of all rows; once memory has not sufficed, of one branch after the other, to the end of the run."""
+    alone = len(rows.call.branches) < 2
+    if alone or not account.splits:
+        try:
+            v = evaluate(model, rows)
+        except OutOfMemoryError:
+            if alone:
+                raise
+        else:
+            account.forwards += 1
+            return v
+        account.splits += 1
+        release_memory(model.device)
+    parts = [evaluate(model, rows.branch(index)) for index in range(len(rows.call.branches))]
+    account.forwards += len(parts)
+    return torch.cat(parts)

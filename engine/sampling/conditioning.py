@@ -24,6 +24,17 @@ def repeat_rows(value: Any, rows: int) -> Any:
     return value
 
 
+def cut_rows(value: Any, own: slice, rows: int) -> Any:
+    """Return `value` with `own` of every tensor in it that has `rows` rows; anything else is kept."""
+    if isinstance(value, Tensor):
+        return value[own] if value.ndim and value.shape[0] == rows else value
+    if isinstance(value, Mapping):
+        return {key: cut_rows(item, own, rows) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [cut_rows(item, own, rows) for item in value]
+    return value
+
+
 def joinable(first: Any, second: Any, ragged: Collection[str] = frozenset()) -> bool:
     """Whether two conditionings can share a call: same names, same shapes, equal values elsewhere.
 

@@ -17,6 +17,7 @@ from comfyui.shapes import Shapes
 HIDDEN, CONTEXT, POOLED = 128, 48, 24
 LTX2 = "ltx2-shaped.safetensors"
 VACE = "wan-vace-shaped.safetensors"
+FILL = "tiny-flux-fill.safetensors"
 LORA_KEY = "diffusion_model.double_blocks.0.img_attn.qkv"
 
 
@@ -27,6 +28,8 @@ def make(models: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     flux = weights(shapes.flux(HIDDEN, 2, 2, CONTEXT, POOLED), seed=1)
     save_file(flux, unets / "tiny-flux.safetensors")
+    fill = shapes.flux(HIDDEN, 2, 2, CONTEXT, POOLED) | {"img_in.weight": (HIDDEN, 384)}
+    save_file(weights(fill, seed=8), unets / FILL)
     save_file(
         {f"model.diffusion_model.{key}": value for key, value in flux.items()}, unets / "prefixed.safetensors"
     )

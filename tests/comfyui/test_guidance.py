@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from comfyui.families import WAN
-from comfyui.graphs import DIGITS, FLUX, Graph, Link, Subject, sampled
+from comfyui.families import WAN, Z_IMAGE
+from comfyui.files import FILL
+from comfyui.graphs import DIGITS, ERNIE, FLUX, Graph, Link, Subject, out, sampled
 from comfyui.pairs import Build, Pair, run_one
 from comfyui.server import ComfyServer
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 Compare = Callable[[Subject, Build, str], Pair]
+Node = tuple[str, dict[str, Any]]
 SUBJECTS = pytest.mark.parametrize("subject", [FLUX, WAN, DIGITS], ids=lambda subject: subject.kind)
 #: Few steps: trained weights under strong guidance answer rounding more with each.
 STEPS = 4
@@ -27,7 +29,7 @@ class Case:
     """One way to guide: nodes on the MODEL, and a guider over three texts, None for a KSampler over two."""
 
     name: str
-    nodes: tuple[tuple[str, dict[str, Any]], ...] = ()
+    nodes: tuple[Node, ...] = ()
     guider: tuple[str, dict[str, str], dict[str, Any]] | None = None
     cfg: float = 4.0
     batch: int = 2
@@ -67,11 +69,11 @@ def custom(graph: Graph, model: Link, guider: Link, latent: Link) -> Link:
 RESCALE = ("RescaleCFG", {"multiplier": 0.7})
 NORM = ("CFGNorm", {"strength": 0.9})
 NORM_BEFORE = ("CFGNorm", {"strength": 0.8, "pre_cfg": True})
-ZERO_STAR = ("CFGZeroStar", {})
+ZERO_STAR: Node = ("CFGZeroStar", {})
 APG = ("APG", {"eta": 0.5, "norm_threshold": 5.0, "momentum": 0.0})
 APG_MOMENTUM = ("APG", {"eta": 0.5, "norm_threshold": 8.0, "momentum": -0.5})
-TCFG = ("TCFG", {})
-MAHIRO = ("Mahiro", {})
+TCFG: Node = ("TCFG", {})
+MAHIRO: Node = ("Mahiro", {})
 EPSILON = ("Epsilon Scaling", {"scaling_factor": 1.02})
 SCORE = ("TemporalScoreRescaling", {"tsr_k": 0.95, "tsr_sigma": 1.0})
 RENORM = ("RenormCFG", {"cfg_trunc": 0.9, "renorm_cfg": 1.0})
@@ -138,7 +140,7 @@ def test_renormed_guidance(compare: Compare) -> None:
 
 
 @pytest.mark.parametrize("node", [LINEAR, TRIANGLE], ids=lambda node: node[0])
-def test_a_scale_for_each_row_of_a_batch(compare: Compare, node: tuple[str, dict[str, Any]]) -> None:
+def test_a_scale_for_each_row_of_a_batch(compare: Compare, node: Node) -> None:
     compare(FLUX, Case("rows", (node,), batch=3).build(FLUX), "whole_loop")
 
 
@@ -245,12 +247,8 @@ def test_a_mask_may_bound_the_area_of_a_picture(compare: Compare) -> None:
 
 
 BOTH_PATHS = [
-    *(
-        (case.name, case.build(FLUX))
-        for case in CASES
-        if case.name in ("all", "perp-changed", "dual-changed")
-    ),
-    *((places.name, places.build(FLUX)) for places in PLACES if places.name in ("areas", "rest", "fallback")),
+    *((case.name, case.build(FLUX)) for case in CASES),
+    *((places.name, places.build(FLUX)) for places in PLACES),
 ]
 
 
@@ -311,6 +309,39 @@ def test_a_second_pass_over_a_larger_latent(compare: Compare) -> None:
     compare(FLUX, build, "whole_loop")
 
 
+@pytest.mark.parametrize("noise_mask", [True, False], ids=["masked", "whole"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_fill_model_over_a_picture(compare: Compare, batch: int, noise_mask: bool) -> None:
+    fill = replace(FLUX, file=FILL, kind="fill")
+
+    def build(graph: Graph, model: Link) -> Link:
+        size = {"height": fill.height * 8, "width": fill.width * 8}
+        positive, negative = fill.texts(graph)
+        filling = graph.add(
+            "InpaintModelConditioning",
+            positive=combined(graph, positive, area(fill, graph)),
+            negative=negative,
+            vae=graph.add("OutboardTestVae", channels=fill.channels),
+            pixels=graph.add("OutboardTestImage", **size),
+            mask=graph.add("OutboardTestMask", **size),
+            noise_mask=noise_mask,
+        )
+        latent = graph.add("RepeatLatentBatch", samples=out(filling, 2), amount=batch)
+        return sampled(graph, model, filling, out(filling, 1), latent, cfg=3.0)
+
+    compare(fill, build, "whole_loop")
+
+
+@pytest.mark.parametrize("subject", [Z_IMAGE, ERNIE, FLUX], ids=lambda subject: subject.kind)
+def test_texts_of_two_lengths_share_a_call_where_that_is_exact(compare: Compare, subject: Subject) -> None:
+    def build(graph: Graph, model: Link) -> Link:
+        texts = subject.text(graph, 1, tokens=11), subject.text(graph, 2, tokens=70)
+        return sampled(graph, model, *texts, subject.latent(graph, batch=2), cfg=4.0, steps=STEPS)
+
+    report = compare(subject, build, "whole_loop").report
+    assert report["forwards"] == STEPS * (2 if subject is FLUX else 1)
+
+
 @pytest.mark.parametrize("strength", [1.0, 0.6])
 def test_differential_diffusion_of_a_batch(compare: Compare, strength: float) -> None:
     def build(graph: Graph, model: Link) -> Link:
@@ -351,7 +382,7 @@ def test_two_models_predict_step_by_step_each_with_its_own_account(comfy: ComfyS
     assert float((stock - ours).abs().max() / stock.abs().max()) <= FLUX.tolerance
 
 
-def own(place: str) -> tuple[str, dict[str, Any]]:
+def own(place: str) -> Node:
     return "OutboardTestGuidance", {"place": place}
 
 
@@ -366,7 +397,7 @@ def own(place: str) -> tuple[str, dict[str, Any]]:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_code_that_is_not_stock_runs_step_by_step(
-    compare: Compare, nodes: tuple[tuple[str, dict[str, Any]], ...], reason: str
+    compare: Compare, nodes: tuple[Node, ...], reason: str
 ) -> None:
     pair = compare(FLUX, replace(CASES[0], nodes=nodes).build(FLUX), "per_step")
     assert pair.report["reason"] == reason

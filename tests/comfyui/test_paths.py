@@ -61,17 +61,6 @@ def test_cfg_guider(compare: Compare, slot: int) -> None:
     compare(FLUX, build, "whole_loop")
 
 
-def test_another_guider_runs_step_by_step(compare: Compare) -> None:
-    def build(graph: Graph, model: Link) -> Link:
-        texts = {"cond1": FLUX.text(graph, 1), "cond2": FLUX.text(graph, 2), "negative": FLUX.text(graph, 3)}
-        guider = graph.add(
-            "DualCFGGuider", model=model, cfg_conds=3.0, cfg_cond2_negative=2.0, style="regular", **texts
-        )
-        return custom(graph, guider, graph.add("KSamplerSelect", sampler_name="euler"), model)
-
-    assert "guider" in compare(FLUX, build, "per_step").report["reason"]
-
-
 @pytest.mark.parametrize(
     ("class_type", "inputs"),
     [
@@ -97,8 +86,6 @@ def test_a_model_node_that_is_data_keeps_the_whole_loop(
 @pytest.mark.parametrize(
     ("class_type", "inputs", "reason"),
     [
-        ("RescaleCFG", {"multiplier": 0.7}, "sampler_cfg_function"),
-        ("CFGZeroStar", {}, "sampler_post_cfg_function"),
         (
             "EasyCache",
             {"reuse_threshold": 0.2, "start_percent": 0.1, "end_percent": 0.9, "verbose": False},
@@ -112,23 +99,6 @@ def test_a_model_node_that_is_code_around_the_model_runs_step_by_step(
     compare: Compare, class_type: str, inputs: dict[str, Any], reason: str
 ) -> None:
     assert compare(FLUX, patched(class_type, **inputs), "per_step").report["reason"] == reason
-
-
-def test_an_area_runs_step_by_step(compare: Compare) -> None:
-    def build(graph: Graph, model: Link) -> Link:
-        part = graph.add(
-            "ConditioningSetArea",
-            conditioning=FLUX.text(graph, 3),
-            width=64,
-            height=64,
-            x=32,
-            y=0,
-            strength=0.8,
-        )
-        both = graph.add("ConditioningCombine", conditioning_1=FLUX.text(graph, 1), conditioning_2=part)
-        return sampled(graph, model, both, FLUX.text(graph, 2), FLUX.latent(graph), cfg=4.0)
-
-    compare(FLUX, build, "per_step")
 
 
 @pytest.mark.parametrize("method", ["offset", "index", "uxo/uno"])

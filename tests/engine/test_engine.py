@@ -62,7 +62,7 @@ def bare(steps: int, cfg: float) -> torch.Tensor:
         {name: from_wire(wire) for name, wire in harness.branch(digit).conditioning.items()}
         for digit in (3, None)
     ]
-    denoiser = cfg_denoiser(forward, *both, cfg=cfg, rows=1)  # type: ignore[arg-type]
+    denoiser = cfg_denoiser(forward, *both, cfg=cfg, rows=1)
     start = harness.noise()
     request = SampleRequest("euler", torch.linspace(1, 0, steps + 1), start, torch.zeros_like(start), 1, flow)
     return sample(request, denoiser)
@@ -167,7 +167,7 @@ def test_nan_names_the_step(client: Client) -> None:
         ({"sampler_options": {"nonsense": 1.0}}, UnsupportedRequestError),
         ({"cfg": 2.0}, InvalidRequestError),
         ({"noise": to_wire(torch.zeros(1, 16, 8, 4))}, InvalidRequestError),
-        ({"positive": Branch(id="x", conditioning={"surprise": 1.0})}, UnsupportedRequestError),
+        ({"positive": [Branch(id="x", conditioning={"surprise": 1.0})]}, UnsupportedRequestError),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(client: Client, changes: dict[str, object], error: type) -> None:
@@ -209,7 +209,7 @@ def test_a_wrong_token_and_another_version_are_refused(engine: Engine) -> None:
         Client.connect(wrong, client="test", timeout=5)
     channel = SocketChannel(engine.address.work)
     hello = Hello(protocol="9.0", client="test", version="9", token=engine.address.token)
-    with pytest.raises(VersionError, match=r"9\.0.*1\.0"):
+    with pytest.raises(VersionError, match=r"9\.0.*2\.0"):
         shake(channel, hello, timeout=5)
     channel.close()
 

@@ -85,7 +85,7 @@ def test_equal_shapes_share_one_call_negative_first_and_others_go_positive_first
         (NEG, {"batched": False}, [("negative",), ("positive",)]),
     ):
         network = Network()
-        denoiser = cfg_denoiser(network, POS, negative, cfg=4.0, rows=2, **options)  # type: ignore[arg-type]
+        denoiser = cfg_denoiser(network, POS, negative, cfg=4.0, rows=2, **options)
         denoiser(X, SIGMA)
         assert network.asked == expected
         assert denoiser.forwards == len(expected)

@@ -18,7 +18,8 @@ def cfg_norm(change: CfgNorm, moment: Moment, x0: Tensor) -> Tensor:
     """Make no pixel of `x0` longer, across its channels, than the positive has it."""
     wanted = torch.linalg.vector_norm(moment.positive, dim=1, keepdim=True)
     length = torch.linalg.vector_norm(x0, dim=1, keepdim=True)
-    return x0 * (wanted / (length + 1e-8)).clamp(min=0.0, max=1.0) * change.strength
+    factor: Tensor = (wanted / (length + 1e-8)).clamp(min=0.0, max=1.0)
+    return x0 * factor * change.strength
 
 
 def cfg_zero_star(_: CfgZeroStar, moment: Moment, x0: Tensor) -> Tensor:

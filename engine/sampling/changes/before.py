@@ -84,7 +84,8 @@ class AdaptiveProjection:
         if threshold <= 0:
             return guidance
         length = guidance.norm(p=2, dim=VOLUME, keepdim=True)
-        return guidance * (threshold / length).clamp(max=1.0)
+        factor: Tensor = (threshold / length).clamp(max=1.0)
+        return guidance * factor
 
 
 FUNCTIONS: Mapping[type[Record], Callable[..., Any]] = {Tcfg: tcfg, Fresca: fresca}
@@ -99,7 +100,7 @@ def _main_direction(rows: Tensor) -> Tensor:
     """The first right singular vector of each [2, N] of `rows` [B, 2, N]; on the CPU where a GPU gives up."""
     try:
         found = torch.linalg.svd(rows, full_matrices=False)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:
         found = torch.linalg.svd(rows.cpu(), full_matrices=False)
     direction: Tensor = found.Vh[:, 0]
     return direction

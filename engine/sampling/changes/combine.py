@@ -72,8 +72,9 @@ def perpendicular(
     Like ComfyUI it projects the whole batch at once.
     """
     towards, away = positive - empty, negative - empty
-    perpendicular = away - ((away * towards).sum() / torch.linalg.vector_norm(towards) ** 2) * towards
-    return empty + scale * (towards - perpendicular * negative_scale)
+    share: Tensor = (away * towards).sum() / torch.linalg.vector_norm(towards) ** 2
+    across = away - share * towards
+    return empty + scale * (towards - across * negative_scale)
 
 
 FUNCTIONS: Mapping[type[Record], Callable[..., Any]] = {

@@ -77,7 +77,7 @@ def changes_of(
         )
     return Changes(
         overrides=tuple(record for record in records if isinstance(record, CfgOverride)),
-        before=tuple(found for record in records if (found := before_of(record)) is not None),
+        before=tuple(before for record in records if (before := before_of(record)) is not None),
         combine=combinations[0] if combinations else None,
-        after=tuple(found for record in records if (found := after_of(record)) is not None),
+        after=tuple(after for record in records if (after := after_of(record)) is not None),
     )

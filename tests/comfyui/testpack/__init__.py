@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,6 +129,26 @@ class TestImage:
         return (torch.rand(1, height, width, 3, generator=torch.Generator().manual_seed(7)),)
 
 
+class TestVae:
+    """An encoder alone: each latent pixel is the same mixture of the mean colours of 8x8 pixels."""
+
+    CATEGORY = "outboard/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("VAE",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"channels": NUMBER}}
+
+    def make(self, channels: int) -> tuple[Any, ...]:
+        return (SimpleNamespace(encode=partial(_mixed, randn(31, 3, channels))),)
+
+
+def _mixed(mixture: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+    small = torch.nn.functional.avg_pool2d(pixels.movedim(-1, 1), 8)
+    return torch.einsum("bchw,cd->bdhw", small, mixture)
+
+
 class TestConcatMask:
     """Adds `mask`, the same for all frames, as concat_mask [1, 1, frames, height, width]."""
 
@@ -246,6 +267,7 @@ NODE_CLASS_MAPPINGS = {
     "OutboardTestPatch": TestPatch,
     "OutboardTestModelPatch": TestModelPatch,
     "OutboardTestGuidance": TestGuidance,
+    "OutboardTestVae": TestVae,
     "OutboardTestPerStep": TestPerStep,
     "OutboardTestMask": TestMask,
     "OutboardTestImage": TestImage,
