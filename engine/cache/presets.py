@@ -47,11 +47,10 @@ TABLE: Mapping[str, Mapping[Preset, Sequence[Band]]] = {"": ANY}
 
 
 def preset(name: str, family: str, steps: int) -> Settings:
-    """The settings of a preset for a run of `steps` steps of `family`. Raises InvalidRequestError."""
-    bands = (ANY | dict(TABLE.get(family, {}))).get(name) if name in PRESETS else None
-    if bands is None:
+    """The settings of a preset for a run of `steps` >= 1 steps of `family`. Raises InvalidRequestError."""
+    if name not in PRESETS:
         raise InvalidRequestError(
             f"There is no step cache preset {name!r}.", hint=f"Choose one of {', '.join(PRESETS)}, or off."
         )
-    fitting = [band for band in bands if band.fewest <= steps]
-    return (fitting or list(bands))[-1 if fitting else 0].settings
+    known: Mapping[str, Sequence[Band]] = {**ANY, **TABLE.get(family, {})}
+    return [band for band in known[name] if band.fewest <= steps][-1].settings

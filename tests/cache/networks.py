@@ -1,4 +1,4 @@
-"""Small networks of every family whose output changes smoothly with time, as trained ones do, and runs of them."""
+"""Small networks of every family that change smoothly with time, as trained ones do, and runs of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -130,7 +131,7 @@ def euler(
     x = latent(family, rows, seed) if x is None else x
     trace, schedule = Trace(), sigmas(steps)
     with Counter(model) as counter:
-        for index, (sigma, following) in enumerate(zip(schedule, schedule[1:], strict=False)):
+        for index, (sigma, following) in enumerate(pairwise(schedule)):
             with around(index, steps, sigma):
                 v = model.predict(x, timestep(family, sigma, len(x)), given)
             x = x + (following - sigma) * v.float()
@@ -165,11 +166,17 @@ class Counter(AbstractContextManager["Counter"]):
 
 def blocks_of(module: nn.Module) -> Sequence[nn.Module]:
     lists = ("transformer_blocks", "single_transformer_blocks", "layers", "blocks")
-    return [block for name in lists if hasattr(module, name) for block in module.get_submodule(name).children()]
+    return [
+        block for name in lists if hasattr(module, name) for block in module.get_submodule(name).children()
+    ]
 
 
 def attention_of(block: nn.Module) -> nn.Module:
-    return next(getattr(block, name) for name in ("attn", "attention", "self_attention", "attn1") if hasattr(block, name))
+    return next(
+        getattr(block, name)
+        for name in ("attn", "attention", "self_attention", "attn1")
+        if hasattr(block, name)
+    )
 
 
 def differ(one: Tensor, two: Tensor) -> float:
