@@ -46,7 +46,8 @@ class RunRecord:
 class StepCache:
     """Use `with cache.step(...)` around each forward; without it the model computes as if there were none.
 
-    `settings` serve runs that bring none. `budget` (bytes, 0 for any number) is for all runs together. `reduce` adds up a tensor over the ranks that share one forward's tokens.
+    `settings` serve runs that bring none. `budget` (bytes, 0 for any number) is for all runs together.
+    `reduce` adds up a tensor over the ranks that share one forward's tokens.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class StepCache:
     ) -> Iterator[None]:
         """One forward, of step `index` (from 0) of `total`, carrying `rows` (branch, row) in their order.
 
-        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What is
+        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What was
         learnt is kept only when the `with` is left without an exception.
         """
         if self._passing is not None:
@@ -169,8 +170,8 @@ class StepCache:
         if refused:
             record.tally.note(
                 f"The step cache is full: {refused} bytes more do not fit its budget of {self._store.budget} "
-                "bytes, so some rows are computed at every step. Raise OUTBOARD_CACHE_BUDGET, or lower the batch, "
-                "the size or taylorseer_order."
+                "bytes, so some rows are computed at every step. Raise OUTBOARD_CACHE_BUDGET, or lower the "
+                "batch, the size or taylorseer_order."
             )
 
 

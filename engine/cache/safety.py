@@ -1,7 +1,7 @@
 """When a run should not be cached although its settings could be: rules on the sampler, as data.
 
-The other hazards need no rule, because state cannot be shared by accident: it belongs to one row of one branch
-of one run, at one shape and one set of weights, and appears only after a complete forward.
+The other hazards need no rule, because state cannot be shared by accident: it belongs to one row of one
+branch of one run, at one shape and one set of weights, and appears only after a complete forward.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models.tiny import CONFIGS, make
+from outboard.engine.bench.smooth import smoothed
 from outboard.engine.models.model import Model
 from outboard.engine.models.registry import FAMILIES
 
@@ -46,22 +46,6 @@ LATENTS: Mapping[str, tuple[int, ...]] = {
 THOUSANDS = ("ernie_image", "wan", "sd3", "hunyuan_video")
 POOLED = ("flux1", "sd3", "hunyuan_video")
 GUIDED = ("flux1", "hunyuan_video")
-CLOCK = re.compile(r"(timestep_embedder|time_embedder|time_embedding)\.linear_1$|t_embedder\.mlp\.0$")
-
-
-def slowed(module: nn.Module) -> None:
-    """Deafen the network to the fast waves of its timestep, which random weights would follow."""
-    for name, part in module.named_modules():
-        if CLOCK.search(name):
-            assert isinstance(part, nn.Linear)
-            half = part.in_features // 2
-            waves = torch.arange(part.in_features) % half
-            part.weight.data[:, waves < 0.6 * half] = 0
-        elif name == "distilled_guidance_layer.in_proj":  # Chroma: the first quarter tells the time
-            assert isinstance(part, nn.Linear)
-            quarter = part.in_features // 4
-            fast = torch.arange(quarter) % (quarter // 2) < 0.3 * quarter
-            part.weight.data[:, :quarter][:, fast] = 0
 
 
 @cache
@@ -75,7 +59,7 @@ def build(family: str, **changes: Any) -> Model:
     config = CONFIGS[family] | DEPTH.get(family, {"num_layers": BLOCKS}) | changes
     with TemporaryDirectory() as folder:
         model = make(adapter, config, Path(folder), told=True)
-    slowed(model.module)
+    smoothed(model.module)
     return model
 
 

@@ -1,7 +1,7 @@
 """No run, branch, row, shape, failure or thread ever sees what another has left behind.
 
-Each test is a hazard that was measured in cache-dit or reported by users of step caches; what must come out is
-what the run gives when it is alone.
+Each test is a hazard that was measured in cache-dit or reported by users of step caches; what must come out
+is what the run gives when it is alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same decisions and the same latents as cache-dit 1.5.3, on one run at a time, which is all it can do.
 
 FLUX.2 has two lists of blocks; cache-dit decides for each by itself, we once for both. Equal there are:
-everything when there is only the first list, and, with both, which steps are computed when no distance has to be
+everything when there is only the first list, and, with both, which steps are computed when no distance is
 measured.
 """
 
