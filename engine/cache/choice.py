@@ -1,4 +1,4 @@
-"""What a user chose, from wherever it came: a preset, single values, or both; settings once a run is known."""
+"""What a user chose, from wherever it came: a preset, single values, or both; settings follow from a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ KNOWN = frozenset({field.name for field in fields(Settings)} | {ENABLE_TAYLORSEE
 
 @dataclass(frozen=True)
 class Choice:
-    """`values` (by the names of Settings, and `enable_taylorseer`) on top of `preset`, or of cache-dit's defaults.
+    """Single `values` on top of a `preset`, or else of cache-dit's defaults.
 
-    `origin` says where it was written, for error messages.
+    values      by the names of Settings, and `enable_taylorseer`
+    origin      where it was written, for error messages
     """
 
     preset: str = ""
@@ -42,7 +43,9 @@ class Choice:
         """This choice with some values replaced."""
         kept = dict(self.values)
         if any(name in values for name in MASKS):
-            replaced = [name for name in MASKS if name not in BINS or not any(name in values for name in BINS)]
+            replaced = [
+                name for name in MASKS if name not in BINS or not any(name in values for name in BINS)
+            ]
             kept = {name: value for name, value in kept.items() if name not in replaced}
         return Choice(self.preset, kept | dict(values), origin if values else self.origin)
 

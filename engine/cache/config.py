@@ -70,7 +70,9 @@ def _outboard(variables: Mapping[str, str], prefix: str, below: Choice | None) -
     values = environment.read(variables, prefix, endings, frozenset({ENABLED, PRESET, CONFIG, BUDGET}))
     name, path = variables.get(prefix + PRESET, ""), variables.get(prefix + CONFIG, "")
     if name and path:
-        raise InvalidRequestError(f"{prefix}{PRESET} and {prefix}{CONFIG} are both set; each is a whole choice.")
+        raise InvalidRequestError(
+            f"{prefix}{PRESET} and {prefix}{CONFIG} are both set; each is a whole choice."
+        )
     if not _enabled(variables, prefix + ENABLED, default=True):
         return None
     choice = below
@@ -93,4 +95,3 @@ def _enabled(variables: Mapping[str, str], name: str, *, default: bool) -> bool:
         return environment.flag(text)
     except ValueError as error:
         raise InvalidRequestError(f"{name} is {text!r}; it must be {error}.") from error
-

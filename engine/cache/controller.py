@@ -34,7 +34,7 @@ class RunRecord:
     levels: dict[int, float] = field(default_factory=dict)
 
     def place(self, index: int, sigma: float | None) -> tuple[int, float | None]:
-        """The step a call belongs to and its position; no position for a call between steps of no schedule."""
+        """The step and the position of a call; no position between steps when there is no schedule."""
         if self.sigmas and sigma is not None:
             position = position_of(sigma, self.sigmas)
             assert self.plan is not None
@@ -44,9 +44,9 @@ class RunRecord:
 
 
 class StepCache:
-    """Use `with cache.step(...)` around each forward; without it the model computes as if nothing were installed.
+    """Use `with cache.step(...)` around each forward; without it the model computes as if there were none.
 
-    `settings` serve runs that bring none of their own. `budget` (bytes, 0 for any number) is for all runs together.
+    `settings` serve runs that bring none. `budget` (bytes, 0 for any number) is for all runs together.
     `reduce` adds up a tensor over the ranks that share one forward's tokens.
     """
 
@@ -114,7 +114,7 @@ class StepCache:
     ) -> Iterator[None]:
         """One forward, of step `index` (from 0) of `total`, carrying `rows` (branch, row) in their order.
 
-        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What is
+        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What was
         learnt is kept only when the `with` is left without an exception.
         """
         if self._passing is not None:
@@ -150,7 +150,9 @@ class StepCache:
             self.begin(run, total=total)
         record = self._runs[run]
         if record.plan is None or record.plan.total != total:
-            raise InvalidRequestError(f"Step cache: a run of {record.plan and record.plan.total} steps has now {total}.")
+            raise InvalidRequestError(
+                f"Step cache: a run of {record.plan and record.plan.total} steps has now {total}."
+            )
         step, position = record.place(index, sigma)
         last = self.sites[record.plan.last].pattern
         place = Place(run, tuple(rows), step, position, weights)
@@ -167,15 +169,13 @@ class StepCache:
         record.tally.peak_bytes = max(record.tally.peak_bytes, self._store.bytes_of(place.run))
         if refused:
             record.tally.note(
-                f"The step cache is full: {refused} bytes more do not fit its budget of {self._store.budget} bytes, "
-                "so some rows are computed at every step. Raise OUTBOARD_CACHE_BUDGET, or lower the batch, the size "
-                "or taylorseer_order."
+                f"The step cache is full: {refused} bytes more do not fit its budget of {self._store.budget} "
+                "bytes, so some rows are computed at every step. Raise OUTBOARD_CACHE_BUDGET, or lower the "
+                "batch, the size or taylorseer_order."
             )
 
 
-def install(
-    model: Model, settings: Settings, *, budget: int = 0, reduce: Reduce | None = None
-) -> StepCache:
+def install(model: Model, settings: Settings, *, budget: int = 0, reduce: Reduce | None = None) -> StepCache:
     """Put a cache on `model`. Compile its blocks before, cut its tokens over ranks afterwards.
 
     Raises UnsupportedRequestError for a network without a pattern, InvalidRequestError for settings that its

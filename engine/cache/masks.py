@@ -31,11 +31,11 @@ def spread(share: float, steps: int) -> Mask:
 
 
 def from_bins(compute: Sequence[int], cache: Sequence[int], steps: int) -> Mask:
-    """Stretches of computed and skipped steps in turn. Raises InvalidRequestError when they are not `steps`."""
+    """Stretches of computed and skipped steps in turn; InvalidRequestError when they are not `steps`."""
     if sum(compute) + sum(cache) != steps:
         raise InvalidRequestError(
-            f"Step cache: the bins {list(compute)} and {list(cache)} are for {sum(compute) + sum(cache)} steps, "
-            f"the run has {steps}.",
+            f"Step cache: the bins {list(compute)} and {list(cache)} are for {sum(compute) + sum(cache)} "
+            f"steps, the run has {steps}.",
             hint="Give bins that add up to the steps, or name a mask: slow, medium, fast or ultra.",
         )
     mask: list[int] = []
@@ -45,14 +45,14 @@ def from_bins(compute: Sequence[int], cache: Sequence[int], steps: int) -> Mask:
 
 
 def mask_of(settings: Settings, steps: int) -> Mask | None:
-    """The mask of a run, None when every step is looked at. Raises InvalidRequestError when one does not fit."""
+    """The mask of a run, None when every step is looked at; InvalidRequestError when one does not fit."""
     if settings.scm_compute_bins:
         return from_bins(settings.scm_compute_bins, settings.scm_cache_bins, steps)
     if settings.steps_computation_mask:
         if len(settings.steps_computation_mask) != steps:
             raise InvalidRequestError(
-                f"Step cache: the steps_computation_mask is for {len(settings.steps_computation_mask)} steps, "
-                f"the run has {steps}.",
+                f"Step cache: the steps_computation_mask is for {len(settings.steps_computation_mask)} "
+                f"steps, the run has {steps}.",
                 hint="Give one entry for each step, or name a mask: slow, medium, fast or ultra.",
             )
         return settings.steps_computation_mask

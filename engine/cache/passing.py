@@ -1,7 +1,7 @@
-"""One forward of a network under the cache: what each row of it needs, and what is remembered of it afterwards.
+"""One forward of a network under the cache: what each row of it needs, and what is remembered of it.
 
-A row is computed or reused by its own past alone. Where rows of one batch differ, the skipped blocks run on those
-that need them, so that no row is ever what it would not be on its own.
+A row is computed or reused by its own past alone. Where rows of one batch differ, the skippable blocks run on
+those that need them, so that no row is ever what it would not be on its own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .streams import Streams, added, extrapolated, stacked
 
 @dataclass(frozen=True)
 class Place:
-    """Where a forward is: the run and its rows, the step by number and by position, the version of the weights.
+    """Where a forward is: its run and rows, the step by number and by position, the version of the weights.
 
-    `position` is None for a call that has no place in the schedule: it is computed, and nothing is remembered.
+    `position` is None for a call that has no place in the schedule: it is computed and not remembered.
     """
 
     run: Run
@@ -95,7 +95,12 @@ class Passing:
         if batch != len(self.place.keys):
             raise InternalError(f"The step cache was told of {len(self.place.keys)} rows; {batch} came.")
         self._entry = entry
-        self._signature = (_shapes(entry, self.dim), entry.image.dtype, entry.image.device, self.place.weights)
+        self._signature = (
+            _shapes(entry, self.dim),
+            entry.image.dtype,
+            entry.image.device,
+            self.place.weights,
+        )
         find = self.store.get
         self._states = [find(self.place.run, key, self._signature) for key in self.place.keys]
         self.needs = [self._need(state) for state in self._states]
@@ -126,7 +131,9 @@ class Passing:
         asked = [number for number, need in enumerate(self.needs) if need is Need.COMPARE]
         if not asked:
             return
-        previous = [state.probe for number in asked if (state := self._states[number]) and state.probe is not None]
+        previous = [
+            state.probe for number in asked if (state := self._states[number]) and state.probe is not None
+        ]
         measured = differences(previous, [self._probe_of(number) for number in asked], self.reduce)
         self._differences = dict(zip(asked, measured, strict=True))
         threshold = self.plan.settings.residual_diff_threshold
@@ -186,8 +193,7 @@ class Passing:
             assert state is not None
             return replace(state, counters=counters)
         batch = len(self.needs)
-        row = [streams.row(number, batch, self.dim) for streams in (before, after)]
-        new = added(*row, position)
+        new = added(before.row(number, batch, self.dim), after.row(number, batch, self.dim), position)
         history = remember(state.history if state else (), new, self.plan.settings.taylorseer_order)
         probe = None if self._probe is None else _kept(self._probe_of(number), batch)
         return RowState(self._signature, history, probe, counters)
@@ -201,5 +207,3 @@ def _kept(tensor: Tensor, batch: int) -> Tensor:
 def _shapes(streams: Streams, dim: int) -> tuple[Hashable, ...]:
     parts = (streams.image, streams.text)
     return tuple(None if part is None else (*part.shape[:dim], *part.shape[dim + 1 :]) for part in parts)
-
-

@@ -1,7 +1,7 @@
 """How each class of repeated blocks is called: what goes in and out, and which arguments have a row each.
 
-One entry for each class of diffusers' blocks, and one for each transformer that has them; nothing else here knows
-a model family.
+One entry for each class of diffusers' blocks, and one for each transformer that has them; nothing else of
+the cache knows a model family.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Pattern:
     """The call of a block.
 
     image       name of the argument that holds the image tokens (B,N,D)
-    text        name of the one that holds text tokens which the block changes as well; "" when it changes none
+    text        name of the one that holds text tokens which the block changes too; "" when it changes none
     text_first  whether it returns (text, image) rather than (image, text)
     joint       `image` holds the text tokens too, first, and comes from blocks that had them apart
-    rows        other arguments with an entry for each row, and the dimension they have it in; a size of 1 serves
-                all rows, a multiple of the rows is several batches one after the other
+    rows        other arguments with an entry for each row, and the dimension they have it in; a size of 1
+                serves all rows, a multiple of the rows is several batches one after the other
     dim         the dimension of rows in the tokens
     """
 
@@ -43,7 +43,8 @@ PATTERNS: Mapping[str, Pattern] = {
     ),
     "Flux2SingleTransformerBlock": Pattern(joint=True, rows={"temb_mod": 0, "joint_attention_kwargs": 0}),
     "QwenImageTransformerBlock": Pattern(
-        text=TEXT, rows={"encoder_hidden_states_mask": 0, "temb": 0, "joint_attention_kwargs": 0, "modulate_index": 0}
+        text=TEXT,
+        rows={"encoder_hidden_states_mask": 0, "temb": 0, "joint_attention_kwargs": 0, "modulate_index": 0},
     ),
     "ZImageTransformerBlock": Pattern(image="x", rows={"attn_mask": 0, "freqs_cis": 0, "adaln_input": 0}),
     "ErnieImageSharedAdaLNBlock": Pattern(

@@ -55,7 +55,11 @@ class Plan:
         """What the user should know of a setting that has no effect in this run."""
         if self.settings.masked and self.mask is None:
             return (f"The {self.settings.scm_preset} mask is off: it needs {FEWEST_STEPS} steps or more.",)
-        if self.settings.max_warmup_steps >= self.total and self.settings.warmup_interval == 1 and not self.mask:
+        if (
+            self.settings.max_warmup_steps >= self.total
+            and self.settings.warmup_interval == 1
+            and not self.mask
+        ):
             return (f"All {self.total} steps are warm-up (max_warmup_steps): none can be skipped.",)
         return ()
 
@@ -84,7 +88,7 @@ def check_blocks(settings: Settings, blocks: int) -> None:
     first, last = settings.Fn_compute_blocks, settings.Bn_compute_blocks
     if first + last >= blocks:
         raise InvalidRequestError(
-            f"Step cache: Fn_compute_blocks {first} and Bn_compute_blocks {last} leave none of the model's {blocks} "
-            "blocks to skip.",
+            f"Step cache: Fn_compute_blocks {first} and Bn_compute_blocks {last} leave none of the model's "
+            f"{blocks} blocks to skip.",
             hint="Lower one of them; 1 and 0 are the usual choice.",
         )

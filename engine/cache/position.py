@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 #: Relative difference below which two sigmas are one: a sampler may recompute one by logarithm and power.
 SAME = 1e-5
@@ -16,7 +17,7 @@ def position_of(sigma: float, sigmas: Sequence[float]) -> float | None:
     for number, level in enumerate(sigmas):
         if abs(sigma - level) <= SAME * max(abs(level), SAME):
             return float(number)
-    for number, (above, below) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for number, (above, below) in enumerate(pairwise(sigmas)):
         if below < sigma < above:
             return number + (above - sigma) / (above - below)
     return None

@@ -10,48 +10,69 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from ...protocol.errors import InvalidRequestError
-from .settings import Settings
+from .masks import spread
+from .settings import Policy, Settings
 
 Preset = Literal["quality", "balanced", "fast"]
 PRESETS: tuple[Preset, ...] = ("quality", "balanced", "fast")
 
 
 class Band(NamedTuple):
-    """Settings for runs of `fewest` steps and more, up to the next band."""
+    """Settings for runs of `fewest` steps and more, up to the next band.
+
+    `share` of the steps are computed, 0 for no mask.
+    """
 
     fewest: int
     settings: Settings
+    share: float = 0.0
+
+    def of(self, steps: int) -> Settings:
+        """The settings with the mask of a run of `steps` steps."""
+        if not self.share:
+            return self.settings
+        policy: Policy = "dynamic" if self.settings.residual_diff_threshold else "static"
+        return replace(
+            self.settings,
+            steps_computation_mask=spread(self.share, steps),
+            steps_computation_policy=policy,
+            skip_fn_on_static=policy == "static",
+        )
 
 
-_STATIC = Settings(
-    Fn_compute_blocks=1, steps_computation_policy="static", scm_preset="medium", taylorseer_order=1
-)
-_DYNAMIC = Settings(Fn_compute_blocks=1, max_continuous_cached_steps=1)
+#: Too few steps for a mask: each is compared with the last, and none is skipped after another.
+_FEW = Settings(Fn_compute_blocks=1, max_warmup_steps=2, max_continuous_cached_steps=1)
+#: A mask says which steps may be skipped, and the distance is a guard against a trajectory that jumps.
+_GUARDED = Settings(Fn_compute_blocks=1, taylorseer_order=1, residual_diff_threshold=0.5)
+#: The mask alone decides, and a skipped step runs no block at all.
+_BLIND = replace(_GUARDED, residual_diff_threshold=0.0)
 
-#: For every family that has no entry of its own.
-ANY: Mapping[Preset, Sequence[Band]] = {
+ANY: Mapping[str, Sequence[Band]] = {
     "quality": (
-        Band(1, replace(_DYNAMIC, max_warmup_steps=2, residual_diff_threshold=0.08)),
-        Band(8, replace(_STATIC, scm_preset="medium")),
+        Band(1, replace(_FEW, residual_diff_threshold=0.08)),
+        Band(8, _GUARDED, 0.75),
+        Band(16, _GUARDED, 0.50),
     ),
     "balanced": (
-        Band(1, replace(_DYNAMIC, max_warmup_steps=2, residual_diff_threshold=0.16)),
-        Band(8, replace(_STATIC, scm_preset="medium", skip_fn_on_static=True)),
+        Band(1, replace(_FEW, residual_diff_threshold=0.16)),
+        Band(8, _BLIND, 0.60),
+        Band(16, _BLIND, 0.40),
     ),
     "fast": (
-        Band(1, replace(_DYNAMIC, max_warmup_steps=1, residual_diff_threshold=0.24)),
-        Band(8, replace(_STATIC, scm_preset="fast", skip_fn_on_static=True)),
+        Band(1, replace(_FEW, residual_diff_threshold=0.24, max_warmup_steps=1)),
+        Band(8, _BLIND, 0.50),
+        Band(16, _BLIND, 0.30),
     ),
 }
-TABLE: Mapping[str, Mapping[Preset, Sequence[Band]]] = {"": ANY}
+#: By family; "" stands for those without an entry.
+TABLE: Mapping[str, Mapping[str, Sequence[Band]]] = {"": ANY}
 
 
 def preset(name: str, family: str, steps: int) -> Settings:
-    """The settings of a preset for a run of `steps` steps of `family`. Raises InvalidRequestError."""
-    bands = (ANY | dict(TABLE.get(family, {}))).get(name) if name in PRESETS else None
-    if bands is None:
+    """The settings of a preset for a run of `steps` >= 1 steps of `family`. Raises InvalidRequestError."""
+    if name not in PRESETS:
         raise InvalidRequestError(
             f"There is no step cache preset {name!r}.", hint=f"Choose one of {', '.join(PRESETS)}, or off."
         )
-    fitting = [band for band in bands if band.fewest <= steps]
-    return (fitting or list(bands))[-1 if fitting else 0].settings
+    bands = TABLE.get(family, ANY)[name]
+    return [band for band in bands if band.fewest <= steps][-1].of(steps)

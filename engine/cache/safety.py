@@ -1,7 +1,7 @@
 """When a run should not be cached although its settings could be: rules on the sampler, as data.
 
-The other hazards need no rule, because state cannot be shared by accident: it belongs to one row of one branch of one
-run, at one shape and one set of weights, and appears only after a complete forward.
+The other hazards need no rule, because state cannot be shared by accident: it belongs to one row of one
+branch of one run, at one shape and one set of weights, and appears only after a complete forward.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def objection(sampler: str, options: Mapping[str, object]) -> str:
         )
     churn = options.get(CHURN)
     if isinstance(churn, int | float) and churn > 0:
-        return f"Step cache off: {sampler} adds fresh noise at every step (s_churn {churn:g}). Set s_churn to 0."
+        return (
+            f"Step cache off: {sampler} adds fresh noise at every step (s_churn {churn:g}). Set s_churn to 0."
+        )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Where the cache enters a network: the `forward` of each repeated block goes through whoever is asked there."""
+"""Where the cache enters a network: each repeated block's `forward` goes through whoever is asked there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class Site:
     forward: Forward
     own: Forward | None
     names: tuple[str, ...]
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,7 @@ def attach(site: Site, through: Through) -> None:
     """Let `through` answer in the block's place; `site.forward` stays what computes."""
 
     # A compiled block calls this, and this calls what was compiled: what decides stays out of the graph.
-    @torch.compiler.disable(recursive=False)
+    @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
     def forward(*args: Any, **kwargs: Any) -> Any:
         return through(Call(site, args, kwargs))
 

@@ -24,10 +24,10 @@ UNLIMITED = -1
 class Settings:
     """One way to cache; the defaults are cache-dit's. What contradicts itself raises InvalidRequestError.
 
-    Fn_compute_blocks, Bn_compute_blocks    first and last blocks that run at every step; the first ones' change
-                                            of the image tokens tells how much a step differs
-    residual_diff_threshold                 relative L1 distance to the last computed step below which a step
-                                            is skipped; 1 or more always skips, 0 never
+    Fn_compute_blocks, Bn_compute_blocks    first and last blocks that run at every step; what the first do
+                                            to the image tokens tells how much a step differs
+    residual_diff_threshold                 relative L1 distance to the last computed step below which one is
+                                            skipped; 1 or more always skips, 0 never
     max_warmup_steps, warmup_interval       of the first steps, every interval-th is computed
     max_cached_steps, max_continuous_cached_steps               skipped steps in all, and in a row; -1: any
     max_accumulated_residual_diff_threshold skips no more once the distances measured add up to it
@@ -36,7 +36,7 @@ class Settings:
     steps_computation_mask                  1: this step is computed; one entry for each step
     scm_preset                              or such a mask by name, made for any number of steps
     scm_compute_bins, scm_cache_bins        or as lengths of computed and skipped stretches, in turn
-    steps_computation_policy                what 0 in the mask means: "static" skips, "dynamic" asks the threshold
+    steps_computation_policy                what 0 in the mask means: "static" skips, "dynamic" compares
     skip_fn_on_static                       a statically skipped step skips the first blocks as well
     """
 
@@ -58,14 +58,20 @@ class Settings:
     skip_fn_on_static: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.Fn_compute_blocks >= 1, f"Fn_compute_blocks is {self.Fn_compute_blocks}; at least 1 runs")
+        _require(
+            self.Fn_compute_blocks >= 1, f"Fn_compute_blocks is {self.Fn_compute_blocks}; at least 1 runs"
+        )
         _require(self.Bn_compute_blocks >= 0, f"Bn_compute_blocks is {self.Bn_compute_blocks}, below 0")
         _require(self.max_warmup_steps >= 0, f"max_warmup_steps is {self.max_warmup_steps}, below 0")
         _require(self.warmup_interval >= 1, f"warmup_interval is {self.warmup_interval}, below 1")
         for name in ("max_cached_steps", "max_continuous_cached_steps"):
-            _require(getattr(self, name) >= UNLIMITED, f"{name} is {getattr(self, name)}; -1 means any number")
+            _require(
+                getattr(self, name) >= UNLIMITED, f"{name} is {getattr(self, name)}; -1 means any number"
+            )
         self._check_thresholds()
-        _require(self.taylorseer_order in ORDERS, f"taylorseer_order is {self.taylorseer_order}, not 0, 1 or 2")
+        _require(
+            self.taylorseer_order in ORDERS, f"taylorseer_order is {self.taylorseer_order}, not 0, 1 or 2"
+        )
         self._check_mask()
 
     @property

@@ -1,4 +1,4 @@
-"""What is remembered between steps: by run, branch and row, within a budget of bytes, dropped with the run."""
+"""What is remembered between steps: by run, branch and row, within a budget, dropped with the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RowState:
 class Store:
     """The states of all runs of one model. `budget` in bytes, 0 for any number.
 
-    A row that does not fit is not remembered, so that its next step is computed: slower, never another picture.
+    A row that does not fit is not remembered, so its next step is computed: slower, never another picture.
     """
 
     def __init__(self, budget: int = 0) -> None:

@@ -18,7 +18,7 @@ from .masks import SHARES
 SECTION = "cache_config"
 #: Sections of the same file that belong to other parts of the engine.
 OTHER_SECTIONS = frozenset({"parallelism_config", "attention_backend", "quantize_config"})
-#: Keys that say what is always so here: each branch has a state of its own, and a run says how many steps it has.
+#: Keys that say what is always so here: each branch has its own state, and a run says how many steps it has.
 NOT_NEEDED = frozenset({"enable_separate_cfg", "enable_sperate_cfg", "num_inference_steps"})
 #: Keys with one value that is what is done here anyway.
 FIXED: Mapping[str, object] = {
@@ -56,7 +56,7 @@ LISTS = frozenset({"steps_computation_mask", "scm_compute_bins", "scm_cache_bins
 
 
 def read_file(path: Path) -> Choice | None:
-    """The choice in a file, None when it has no `cache_config`. Raises InvalidRequestError naming file and key."""
+    """The choice in a file, None without a `cache_config`; InvalidRequestError names file and key."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

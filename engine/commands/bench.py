@@ -18,6 +18,7 @@ BENCHES: Mapping[str, str] = {
     "overhead": "a denoise loop through the engine against the same loop called bare",
     "step": "one step of each model family against ComfyUI's own module",
     "load": "a large checkpoint into the engine against reading the same file",
+    "cache": "each preset of the step cache against the same run without one",
 }
 #: Paths that a benchmark takes besides, and what they are for.
 PATHS: Mapping[str, Mapping[str, str]] = {

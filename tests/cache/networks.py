@@ -1,12 +1,12 @@
-"""Small networks of every family whose output changes smoothly with time, as trained ones do, and runs of them."""
+"""Small networks of every family that change smoothly with time, as trained ones do, and runs of them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models.tiny import CONFIGS, make
+from outboard.engine.bench.smooth import smoothed
 from outboard.engine.models.model import Model
 from outboard.engine.models.registry import FAMILIES
 
@@ -45,22 +46,6 @@ LATENTS: Mapping[str, tuple[int, ...]] = {
 THOUSANDS = ("ernie_image", "wan", "sd3", "hunyuan_video")
 POOLED = ("flux1", "sd3", "hunyuan_video")
 GUIDED = ("flux1", "hunyuan_video")
-CLOCK = re.compile(r"(timestep_embedder|time_embedder|time_embedding)\.linear_1$|t_embedder\.mlp\.0$")
-
-
-def slowed(module: nn.Module) -> None:
-    """Deafen the network to the fast waves of its timestep, which random weights would follow."""
-    for name, part in module.named_modules():
-        if CLOCK.search(name):
-            assert isinstance(part, nn.Linear)
-            half = part.in_features // 2
-            waves = torch.arange(part.in_features) % half
-            part.weight.data[:, waves < 0.6 * half] = 0
-        elif name == "distilled_guidance_layer.in_proj":  # Chroma: the first quarter tells the time
-            assert isinstance(part, nn.Linear)
-            quarter = part.in_features // 4
-            fast = torch.arange(quarter) % (quarter // 2) < 0.3 * quarter
-            part.weight.data[:, :quarter][:, fast] = 0
 
 
 @cache
@@ -74,7 +59,7 @@ def build(family: str, **changes: Any) -> Model:
     config = CONFIGS[family] | DEPTH.get(family, {"num_layers": BLOCKS}) | changes
     with TemporaryDirectory() as folder:
         model = make(adapter, config, Path(folder), told=True)
-    slowed(model.module)
+    smoothed(model.module)
     return model
 
 
@@ -130,7 +115,7 @@ def euler(
     x = latent(family, rows, seed) if x is None else x
     trace, schedule = Trace(), sigmas(steps)
     with Counter(model) as counter:
-        for index, (sigma, following) in enumerate(zip(schedule, schedule[1:], strict=False)):
+        for index, (sigma, following) in enumerate(pairwise(schedule)):
             with around(index, steps, sigma):
                 v = model.predict(x, timestep(family, sigma, len(x)), given)
             x = x + (following - sigma) * v.float()
@@ -165,11 +150,17 @@ class Counter(AbstractContextManager["Counter"]):
 
 def blocks_of(module: nn.Module) -> Sequence[nn.Module]:
     lists = ("transformer_blocks", "single_transformer_blocks", "layers", "blocks")
-    return [block for name in lists if hasattr(module, name) for block in module.get_submodule(name).children()]
+    return [
+        block for name in lists if hasattr(module, name) for block in module.get_submodule(name).children()
+    ]
 
 
 def attention_of(block: nn.Module) -> nn.Module:
-    return next(getattr(block, name) for name in ("attn", "attention", "self_attention", "attn1") if hasattr(block, name))
+    return next(
+        getattr(block, name)
+        for name in ("attn", "attention", "self_attention", "attn1")
+        if hasattr(block, name)
+    )
 
 
 def differ(one: Tensor, two: Tensor) -> float:

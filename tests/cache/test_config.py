@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outboard.engine.cache.config import CacheConfig, read_config
-from outboard.engine.cache.settings import Settings
+from outboard.engine.cache.settings import SCM_PRESETS, Settings
 from outboard.engine.cache.yaml_form import read_file
 from outboard.protocol.errors import InvalidRequestError
 
@@ -125,7 +125,9 @@ def test_a_wrong_file_is_refused_by_name_and_key(tmp_path: Path, text: str, comp
         ("cache_config:\n  warmup_interval: 0\n", "warmup_interval is 0"),
     ],
 )
-def test_impossible_combinations_are_refused_naming_the_file(tmp_path: Path, text: str, complaint: str) -> None:
+def test_impossible_combinations_are_refused_naming_the_file(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     config = read_config({}, write(tmp_path, text))
     with pytest.raises(InvalidRequestError, match=complaint) as caught:
         settings(config)
@@ -185,8 +187,7 @@ def test_published_bins_and_policies(policy: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [("none", "none"), ("slow", "slow"), ("medium", "medium"), ("fast", "fast"), ("ultra", "ultra")]
-    + [("quality", "slow"), ("balanced", "medium")],
+    [*((name, name) for name in SCM_PRESETS), ("quality", "slow"), ("balanced", "medium")],
 )
 def test_every_published_name_of_a_mask(name: str, mask: str) -> None:
     assert settings(read_config(SGLANG | {"SGLANG_CACHE_DIT_SCM_PRESET": name})).scm_preset == mask

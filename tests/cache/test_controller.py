@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -150,7 +152,9 @@ def test_static_steps_never_wait_for_the_device(model: Model, monkeypatch: pytes
 
 
 def test_a_dynamic_step_waits_once_for_all_rows(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    step_cache = install(model, Settings(Fn_compute_blocks=1, max_warmup_steps=1, residual_diff_threshold=0.2))
+    step_cache = install(
+        model, Settings(Fn_compute_blocks=1, max_warmup_steps=1, residual_diff_threshold=0.2)
+    )
     waits: list[int] = []
     tolist = Tensor.tolist
     monkeypatch.setattr(Tensor, "tolist", lambda tensor: waits.append(1) or tolist(tensor))
@@ -181,7 +185,7 @@ def test_calls_between_steps_have_their_place_by_sigma(model: Model, calls: str)
     schedule = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0]
     x, given = latent(model.family), conditioning(model.family)
     with step_cache.running("run", total=6, sigmas=schedule) as tally:
-        for index, (sigma, following) in enumerate(zip(schedule, schedule[1:], strict=False)):
+        for index, (sigma, following) in enumerate(pairwise(schedule)):
             inner = following if calls == "heun" else (sigma + following) / 2
             for level in (sigma, inner) if following or calls == "midpoint" else (sigma,):
                 with step_cache.step(run="run", rows=[("p", 0)], index=index, total=6, sigma=level):
@@ -193,12 +197,20 @@ def test_calls_between_steps_have_their_place_by_sigma(model: Model, calls: str)
 
 
 def test_without_a_schedule_a_call_between_steps_is_computed_and_forgotten(model: Model) -> None:
-    step_cache = install(model, Settings(Fn_compute_blocks=1, residual_diff_threshold=1.0, max_warmup_steps=1))
+    step_cache = install(
+        model, Settings(Fn_compute_blocks=1, residual_diff_threshold=1.0, max_warmup_steps=1)
+    )
     x, given = latent(model.family), conditioning(model.family)
     for index, sigma in ((0, 1.0), (0, 0.8), (1, 0.8), (1, 0.6), (2, 0.6)):
         with step_cache.step(run="run", rows=[("p", 0)], index=index, total=3, sigma=sigma):
             model.predict(x, torch.full((1,), sigma * 1000), given)
-    assert [reused for _, reused in step_cache.tally("run").decisions["p", 0]] == [False, False, True, False, True]
+    assert [reused for _, reused in step_cache.tally("run").decisions["p", 0]] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_full_budget_is_told_and_changes_no_picture(model: Model) -> None:
@@ -237,7 +249,9 @@ def test_a_run_may_bring_its_own_settings(model: Model) -> None:
     step_cache = install(model, DYNAMIC)
     step_cache.begin("run", total=STEPS, settings=STATIC)
     trace = euler(model, STEPS, around=around(step_cache, "run"))
-    assert [blocks == BLOCKS for blocks in trace.blocks] == [bool(one) for one in STATIC.steps_computation_mask]
+    assert [blocks == BLOCKS for blocks in trace.blocks] == [
+        bool(one) for one in STATIC.steps_computation_mask
+    ]
 
 
 def test_what_cannot_be_is_refused_before_anything_is_sampled(model: Model) -> None:
@@ -247,7 +261,10 @@ def test_what_cannot_be_is_refused_before_anything_is_sampled(model: Model) -> N
     step_cache = install(model, DYNAMIC)
     with pytest.raises(InvalidRequestError, match="for 10 steps, the run has 12"):
         step_cache.begin("run", total=12, settings=STATIC)
-    with pytest.raises(InvalidRequestError, match="step 4 is not one of 4"), around(step_cache, "run")(4, 4, 0.1):
+    with (
+        pytest.raises(InvalidRequestError, match="step 4 is not one of 4"),
+        around(step_cache, "run")(4, 4, 0.1),
+    ):
         pass
 
 
@@ -270,7 +287,7 @@ def test_what_lies_over_the_cache_must_go_first(model: Model) -> None:
     install(model, DYNAMIC)
     block = blocks_of(model.module)[0]
     inner = block.forward
-    vars(block)["forward"] = lambda *args, **kwargs: inner(*args, **kwargs)
+    vars(block)["forward"] = partial(inner)
     with pytest.raises(InternalError, match="remove that first"):
         remove(model)
     vars(block)["forward"] = inner

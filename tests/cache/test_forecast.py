@@ -20,9 +20,13 @@ def test_a_polynomial_of_its_order_is_continued_exactly_from_uneven_steps(
     terms = factors[: len(positions)]
 
     def value(position: float) -> torch.Tensor:
-        return torch.tensor([sum(factor * position**power for power, factor in enumerate(terms))], dtype=torch.float64)
+        return torch.tensor(
+            [sum(factor * position**power for power, factor in enumerate(terms))], dtype=torch.float64
+        )
 
-    found = predict([value(position) for position in positions], [float(place) for place in positions], float(at))
+    found = predict(
+        [value(position) for position in positions], [float(place) for place in positions], float(at)
+    )
     torch.testing.assert_close(found, value(at), rtol=1e-3, atol=1e-2 * (1 + at))
 
 

@@ -1,7 +1,8 @@
 """The same decisions and the same latents as cache-dit 1.5.3, on one run at a time, which is all it can do.
 
-FLUX.2 has two lists of blocks; cache-dit decides for each by itself, we once for both. Equal there are: everything
-when there is only the first list, and, with both, which steps are computed when no distance has to be measured.
+FLUX.2 has two lists of blocks; cache-dit decides for each by itself, we once for both. Equal there are:
+everything when there is only the first list, and, with both, which steps are computed when no distance is
+measured.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ CASES: dict[str, dict[str, Any]] = {
         "taylorseer_order": 1,
         "enable_encoder_taylorseer": False,
     },
-    "warm-up interval": {"warmup_interval": 2, "residual_diff_threshold": 1.0, "max_continuous_cached_steps": 2},
+    "warm-up interval": {
+        "warmup_interval": 2,
+        "residual_diff_threshold": 1.0,
+        "max_continuous_cached_steps": 2,
+    },
     "so many": {"max_cached_steps": 3},
     "so many in a row": {"residual_diff_threshold": 0.5, "max_continuous_cached_steps": 1},
     "so much": {"max_accumulated_residual_diff_threshold": 0.6},
@@ -97,10 +102,14 @@ def theirs(model: Model, **changes: Any) -> Trace:
     seer = cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=order, enable_encoder_calibrator=text_too)
     other = copy.copy(model)
     other.module = copy.deepcopy(model.module)
-    target = other.module if model is not DOUBLE_ONLY else cache_dit.BlockAdapter(
-        transformer=other.module,
-        blocks=other.module.get_submodule("transformer_blocks"),
-        forward_pattern=cache_dit.ForwardPattern.Pattern_1,
+    target = (
+        other.module
+        if model is not DOUBLE_ONLY
+        else cache_dit.BlockAdapter(
+            transformer=other.module,
+            blocks=other.module.get_submodule("transformer_blocks"),
+            forward_pattern=cache_dit.ForwardPattern.Pattern_1,
+        )
     )
     cache_dit.enable_cache(target, cache_config=config, calibrator_config=seer if order else None)
     return euler(other, STEPS)

@@ -46,9 +46,16 @@ def alone(number: int, branch: str, seed: int, scale: int) -> tuple[Tensor, ...]
 
 
 #: Whose turn it is, and whether the forward breaks in some block or the run is taken back and begun again.
-TURNS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, None, None, 0, 1, 3, 5, DROPPED])), max_size=36)
+TURNS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([None, None, None, 0, 1, 3, 5, DROPPED])), max_size=36
+)
 RUNS = st.lists(
-    st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["positive", "negative"]), st.integers(0, 2), st.integers(1, 2)),
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["positive", "negative"]),
+        st.integers(0, 2),
+        st.integers(1, 2),
+    ),
     min_size=4,
     max_size=4,
     unique_by=lambda run: run[:2],
@@ -60,8 +67,8 @@ RUNS = st.lists(
 def test_interleaved_runs_equal_solo_runs(
     model: Model, number: int, runs: list[tuple[str, str, int, int]], turns: list[tuple[int, int | None]]
 ) -> None:
-    expected = [alone(number, *run[1:]) for run in runs]
     remove(model)
+    expected = [alone(number, *run[1:]) for run in runs]
     chosen: Settings = SETTINGS[number]
     step_cache = install(model, chosen)
 
