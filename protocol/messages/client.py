@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from .base import Digest, Identifier, Message, Tensor, Text
+from .cache import CacheSettings, Schedule
 from .common import Branch, Conditioning, FlowSampling, Mask, ModelRef, ModelSettings, Scalar, Slot
 from .guidance import Cfg, Change, Guidance
 
@@ -63,6 +64,7 @@ class Run(Message):
     negative: list[Branch] | None = None
     mask: Mask | None = None
     generator: Literal["cpu", "cuda"] = "cpu"
+    cache: CacheSettings | None = None
     preview: bool = False
     reply: Slot | None = None
 
@@ -71,7 +73,8 @@ class Predict(Message):
     """One call of the DiT inside a loop that runs in ComfyUI. Answered by `prediction`.
 
     x [R, C, ...] in any float dtype, timestep [R] (or [R, T]) fp32; rows are grouped by branch, in the
-    order of `branches`. `run` keys whatever the engine remembers between the calls of one sampling.
+    order of `branches`. `run` keys whatever the engine remembers between the calls of one sampling,
+    and `schedule` says which sampling that is: by it and `sigma` each call has its place.
     """
 
     type: ClassVar[str] = "predict"
@@ -83,6 +86,8 @@ class Predict(Message):
     sigma: float | None = None
     branches: list[Identifier] = Field(default_factory=list)
     conditioning: Conditioning
+    schedule: Schedule | None = None
+    cache: CacheSettings | None = None
     reply: Slot | None = None
 
 

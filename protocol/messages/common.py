@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from .base import Digest, Identifier, Record, Tensor, Text
+from .cache import CacheReport
 
 Scalar = bool | int | float | str | None
 Conditioning = dict[str, Any]
@@ -136,4 +137,5 @@ class Report(Record):
     splits: int = 0
     compiles: int = 0
     steps_reused: int = 0
+    cache: CacheReport | None = None
     ignored: list[Text] = Field(default_factory=list)

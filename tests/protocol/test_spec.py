@@ -10,7 +10,7 @@ import pytest
 import tree
 from outboard.protocol.errors import error_classes
 from outboard.protocol.limits import DEFAULT
-from outboard.protocol.messages import MESSAGES, Message, Record, common, control, engine, guidance
+from outboard.protocol.messages import MESSAGES, Message, Record, cache, common, control, engine, guidance
 from outboard.protocol.values import ITEM_SIZES
 from outboard.protocol.version import PROTOCOL_VERSION
 
@@ -18,7 +18,7 @@ SPEC = (tree.ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 RECORDS: dict[str, type[Record]] = {
     **{
         record.__name__: record
-        for module in (common, guidance, engine, control)
+        for module in (cache, common, guidance, engine, control)
         for record in vars(module).values()
         if isinstance(record, type) and issubclass(record, Record) and not issubclass(record, Message)
     },
