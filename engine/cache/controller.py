@@ -166,6 +166,7 @@ class StepCache:
             return
         refused = passing.commit()
         record.tally.count(passing.plan, place.step, dict(zip(place.keys, passing.needs, strict=True)))
+        record.tally.measure(place.step, passing.distance)
         record.tally.peak_bytes = max(record.tally.peak_bytes, self._store.bytes_of(place.run))
         if refused:
             record.tally.note(

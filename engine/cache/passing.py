@@ -79,6 +79,11 @@ class Passing:
         return self.store.commit(self.place.run, states)
 
     @property
+    def distance(self) -> float | None:
+        """The largest distance that was measured, None when none was."""
+        return max(self._differences.values(), default=None)
+
+    @property
     def computing(self) -> list[int]:
         """The rows whose skippable blocks run."""
         return [number for number, need in enumerate(self.needs) if need is Need.COMPUTE]

@@ -14,6 +14,7 @@ class Tally:
     """Counts of one run. A row is one row of one forward, a block one block computed for one row.
 
     decisions   by branch and row: of each forward in turn, its step and whether it was reused
+    distances   of each forward that measured some, its step and the largest of its rows
     notes       what the user should know: settings without effect, memory that was short
     """
 
@@ -24,6 +25,7 @@ class Tally:
     blocks_total: int = 0
     peak_bytes: int = 0
     decisions: dict[Key, list[tuple[int, bool]]] = field(default_factory=dict)
+    distances: list[tuple[int, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def count(self, plan: Plan, step: int, needs: dict[Key, Need]) -> None:
@@ -36,6 +38,11 @@ class Tally:
         self.blocks_computed += plan.blocks * len(needs) - (plan.last - plan.first + 1) * reused
         for key, need in needs.items():
             self.decisions.setdefault(key, []).append((step, need is Need.REUSE))
+
+    def measure(self, step: int, distance: float | None) -> None:
+        """A distance of one complete forward; None when none was measured."""
+        if distance is not None:
+            self.distances.append((step, distance))
 
     def note(self, text: str) -> None:
         """Add a note, once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...protocol.messages.client import Run
 from ...protocol.messages.common import Report
 from ..models.model import Model
+from .cache_report import steps_reused
 from .conditioning import wire_bytes
 from .device import describe, peak_bytes
 from .dtype import dtype_name
@@ -42,6 +43,8 @@ def run_report(
         peak_bytes=[peak_bytes(model.device)],
         resident_bytes=resident_bytes,
         low_bit_layers=model.low_bit_layers,
+        steps_reused=steps_reused(outcome.cache),
+        cache=outcome.cache,
     )
 
 

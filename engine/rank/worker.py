@@ -22,13 +22,15 @@ from ...protocol.shm import Segments
 from ...protocol.torch import to_wire
 from ..link import Done, EndSession, RankSpec, Reply
 from .blobs import BlobStore
+from .cache_wish import config_from
 from .device import peak_bytes, reset_peak
 from .dtype import dtype_name
 from .failure import as_outboard
 from .io import Line
 from .report import run_report
 from .residency import Loan, Residency
-from .run import run_loop
+from .run import loop_of, run_loop
+from .step_cache import Caches
 from .steps import Accounts, predict
 from .tickets import Ticket
 
@@ -46,7 +48,8 @@ class Worker:
         self._line = line
         self._blobs = blobs
         self._segments = segments
-        self._accounts = Accounts()
+        self._caches = Caches(config_from(spec.cache))
+        self._accounts = Accounts(self._caches)
         self._residency = Residency(device, spec.dtype, spec.memory_budget)
         self._handlers: Mapping[type[Message], Callable[[Any, Ticket], Message]] = {
             Load: self._load,
@@ -97,7 +100,12 @@ class Worker:
         loan = self._borrow(run, ticket)
         reset_peak(self._device)
         tell = partial(self._tell, ticket)
-        outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell)
+        key = (ticket.task.session, ticket.task.key)
+        cached = self._caches.open(run.cache, loan.model, run.model.name, key, loop_of(run))
+        try:
+            outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell, cached=cached)
+        finally:
+            cached.forget()
         report = run_report(
             run,
             loan.model,
@@ -111,7 +119,7 @@ class Worker:
 
     def _predict(self, request: Predict, ticket: Ticket) -> Prediction:
         loan = self._borrow(request, ticket)
-        account = self._accounts.open(ticket.task.session, request.run, request.model.name, loan.model)
+        account = self._accounts.open(ticket.task.session, request, loan.model)
         account.seconds_loading += loan.seconds_loading
         account.seconds_queued += ticket.task.queued
         v, seconds = predict(request, loan.model, self._blobs, account)
