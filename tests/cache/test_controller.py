@@ -70,7 +70,6 @@ def test_the_cut_may_lie_in_either_list_of_blocks(each: Model, first: int, last:
     )
     trace = cached(each, settings, 6)
     assert trace.blocks == [BLOCKS, BLOCKS, *[first + last] * 4]
-    # What is not skipped follows the latent, so more blocks computed are never further from the truth than none.
     assert differ(trace.latent, euler(each, 6).latent) < 0.6
 
 
