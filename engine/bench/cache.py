@@ -1,8 +1,8 @@
 """What the step cache gains and costs: each preset against the same run without a cache, taking turns.
 
 Two subjects: the digits model, whose pictures a judge reads, and a network as deep as published ones, with
-random weights that change smoothly with time. Pictures are compared as latents: peak signal to noise in dB, over
-the range of the uncached latent. Seconds are those of this process on one thread of the CPU.
+random weights that change smoothly with time. Pictures are compared as latents: peak signal to noise in dB,
+over the range of the uncached latent. Seconds are those of this process on one thread of the CPU.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def _around(cache: StepCache, subject: Subject, steps: int) -> Around:
 
 def _presets(subject: Subject, steps: int, rounds: int) -> Iterator[Row]:
     """All presets take turns with one uncached run a round."""
-    chosen = {name: preset(name, subject.model.family, steps) for name in PRESETS}
+    chosen: dict[str, Settings] = {name: preset(name, subject.model.family, steps) for name in PRESETS}
     fulls: list[Turn] = []
-    quicks: dict[str, list[Turn]] = {name: [] for name in PRESETS}
+    quicks: dict[str, list[Turn]] = {name: [] for name in chosen}
     for _ in range(rounds):
         fulls.append(plain(subject, steps))
         for name, settings in chosen.items():
@@ -216,7 +216,7 @@ def _costs(subject: Subject) -> Iterator[Row]:
 
 
 def _mixed(subject: Subject) -> float:
-    """One forward of two rows of which the first reuses what it added in the last step, over the same uncached."""
+    """One forward of two rows of which the first reuses what it added last, over the same uncached."""
     always = Settings(Fn_compute_blocks=1, residual_diff_threshold=1.0, max_warmup_steps=1)
     twice = {name: torch.cat([value, value]) for name, value in subject.conditioning.items()}
     pair = torch.cat([subject.noise, subject.noise])

@@ -55,8 +55,8 @@ def prepare(
 ) -> Prepared:
     """The cache of `model` for a run of `steps` steps, installed now if it was not; none without a choice.
 
-    A sampler that adds noise of its own has none unless `forced`. What cannot be raises InvalidRequestError or
-    UnsupportedRequestError.
+    A sampler that adds noise of its own has none unless `forced`. What cannot be raises InvalidRequestError
+    or UnsupportedRequestError.
     """
     if choice is None or steps < 1:
         return Prepared()
@@ -88,9 +88,9 @@ def around_forwards(
 ) -> Iterator[tuple[Around, Tally | None]]:
     """What to make each forward of a run in, and the run's tally; without a cache, nothing.
 
-    `sigmas` fall from the first noise level to the last; `weights` is asked at each forward for the version of
-    the weights. Settings that do not fit raise InvalidRequestError before the first forward, and the run is
-    forgotten however it ends.
+    `sigmas` fall from the first noise level to the last; `weights` is asked at each forward for the version
+    of the weights. Settings that do not fit raise InvalidRequestError before the first forward, and the run
+    is forgotten however it ends.
     """
     total = len(sigmas) - 1
     if cache is None or total < 1:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -156,7 +156,12 @@ def test_a_dynamic_step_waits_once_for_all_rows(model: Model, monkeypatch: pytes
     )
     waits: list[int] = []
     tolist = Tensor.tolist
-    monkeypatch.setattr(Tensor, "tolist", lambda tensor: waits.append(1) or tolist(tensor))
+
+    def wait(tensor: Tensor) -> Any:
+        waits.append(1)
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", wait)
     rows = [("positive", 0), ("positive", 1), ("negative", 0)]
     euler(model, 4, rows=3, around=around(step_cache, "run", rows=rows))
     assert len(waits) - 1 == 3  # one is the schedule's
@@ -294,8 +299,13 @@ def test_what_lies_over_the_cache_must_go_first(model: Model) -> None:
 
 def test_a_forward_that_was_put_on_a_block_before_is_kept(model: Model) -> None:
     block = blocks_of(model.module)[0]
-    inner, calls = block.forward, []
-    mine = lambda *args, **kwargs: calls.append(1) or inner(*args, **kwargs)  # noqa: E731
+    inner: Callable[..., Any] = block.forward
+    calls: list[int] = []
+
+    def mine(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return inner(*args, **kwargs)
+
     vars(block)["forward"] = mine
     try:
         cached(model, DYNAMIC, 2)

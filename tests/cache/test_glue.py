@@ -83,8 +83,10 @@ def test_without_a_cache_a_forward_is_only_made() -> None:
         assert tally is None
 
 
-def prepared(model: Model, choice: Choice | None, sampler: str = "euler", **more: bool) -> Prepared:
-    return prepare(model, choice, sampler=sampler, options={}, steps=20, **more)
+def prepared(
+    model: Model, choice: Choice | None, sampler: str = "euler", *, forced: bool = False
+) -> Prepared:
+    return prepare(model, choice, sampler=sampler, options={}, steps=20, forced=forced)
 
 
 def test_a_chosen_preset_is_on_the_model_once(model: Model) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -323,7 +323,7 @@ def test_a_step_inside_a_step_is_refused(model: Model) -> None:
 
 def test_a_second_forward_in_one_step_is_refused(model: Model) -> None:
     cache = install(model, DYNAMIC)
-    walker = Walker(model, lambda *_: threading.Lock())
+    walker = Walker(model, lambda *_: nullcontext())
     with around(cache, "run")(0, STEPS, 1.0):
         walker()
         with pytest.raises(InternalError, match="second forward"):
@@ -339,7 +339,7 @@ def test_rows_that_do_not_match_the_batch_are_refused(model: Model) -> None:
 
 def test_a_run_that_is_dropped_in_the_middle_of_a_step_stays_dropped(model: Model) -> None:
     cache = install(model, DYNAMIC)
-    walker = Walker(model, lambda *_: threading.Lock())
+    walker = Walker(model, lambda *_: nullcontext())
     with around(cache, "run")(0, STEPS, 1.0):
         walker()
         cache.drop("run")
