@@ -56,6 +56,16 @@ def test_each_preset_skips_what_it_promises_and_draws_the_digit() -> None:
     assert installed(subject.model) is None
 
 
+@pytest.mark.parametrize("steps", [8, 14, 40])
+def test_presets_hold_at_numbers_of_steps_they_were_not_made_for(steps: int) -> None:
+    subject = digits_subject(10)
+    full = plain(subject, steps)
+    for name, least in (("quality", 30.0), ("balanced", 24.0), ("fast", 20.0)):
+        quick = cached(subject, steps, preset(name, "flux1", steps))
+        assert psnr(quick.latent, full.latent) > least
+        assert accuracy(quick.latent) >= accuracy(full.latent)
+
+
 def test_equal_latents_are_infinitely_alike() -> None:
     assert psnr(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])) == float("inf")
     assert psnr(torch.tensor([0.1, 1.1]), torch.tensor([0.0, 1.0])) == pytest.approx(20.0, abs=1e-3)

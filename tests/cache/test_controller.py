@@ -128,6 +128,30 @@ def test_a_mixed_batch_computes_only_the_rows_that_need_it(each: Model) -> None:
     assert 3 not in seen[0][:2]
 
 
+def test_rows_with_references_held_at_zero_are_taken_apart_as_well() -> None:
+    """Qwen-Image-Edit modulates with a batch of its own for the references."""
+    model = network("qwen_image")
+    settings = Settings(Fn_compute_blocks=1, residual_diff_threshold=1.0, max_warmup_steps=1)
+    given: dict[str, Any] = conditioning("qwen_image", rows=2)
+    given["ref_latents"] = [latent("qwen_image", rows=2, seed=7)]
+    given["ref_latents_method"] = "index_timestep_zero"
+    x = latent("qwen_image", rows=2)
+    first = {"context": given["context"][:1], "ref_latents_method": given["ref_latents_method"]}
+    first["ref_latents"] = [given["ref_latents"][0][:1]]
+    second = {"context": given["context"][1:], "ref_latents_method": given["ref_latents_method"]}
+    second["ref_latents"] = [given["ref_latents"][0][1:]]
+    expected = model.predict(x[1:], torch.full((1,), 0.5), second)
+    step_cache = install(model, settings)
+    try:
+        with step_cache.step(run="run", rows=[("p", 0)], index=0, total=2):
+            model.predict(x[:1], torch.full((1,), 1.0), first)
+        with step_cache.step(run="run", rows=[("p", 0), ("p", 1)], index=1, total=2):
+            both = model.predict(x, torch.full((2,), 0.5), given)
+    finally:
+        remove(model)
+    assert differ(both[1:], expected) < 1e-5
+
+
 def test_static_steps_never_wait_for_the_device(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     step_cache = install(model, STATIC)
 
