@@ -44,8 +44,8 @@ class Band(NamedTuple):
 _FEW = Settings(Fn_compute_blocks=1, max_warmup_steps=2, max_continuous_cached_steps=1)
 #: A mask says which steps may be skipped, and the distance is a guard against a trajectory that jumps.
 _GUARDED = Settings(Fn_compute_blocks=1, taylorseer_order=1, residual_diff_threshold=0.5)
-#: The mask alone decides, and a skipped step runs no block at all. Where steps are few, each is so far from the
-#: next that a slope misleads: there, what was added last is repeated.
+#: The mask alone decides, and a skipped step runs no block at all. Where steps are few, each is so far from
+#: the next that a slope misleads: there, what was added last is repeated.
 _BLIND = replace(_GUARDED, residual_diff_threshold=0.0)
 
 ANY: Mapping[str, Sequence[Band]] = {
