@@ -1,4 +1,4 @@
-"""Random weights that are like trained ones in one respect: what the network says changes smoothly with time."""
+"""Random weights that are like trained ones in this: what the network says changes smoothly with time."""
 
 from __future__ import annotations
 

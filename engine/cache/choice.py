@@ -70,6 +70,8 @@ class Choice:
             below |= {name: getattr(plain, name) for name in MASKS}
             if given.get("scm_preset") == plain.scm_preset:
                 below["steps_computation_policy"] = plain.steps_computation_policy
+        if "residual_diff_threshold" in given:  # a threshold is there to be heard
+            below["steps_computation_policy"] = plain.steps_computation_policy
         if given.get("steps_computation_policy", below["steps_computation_policy"]) == "dynamic":
             below["skip_fn_on_static"] = False
         return below

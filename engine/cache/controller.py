@@ -114,8 +114,8 @@ class StepCache:
     ) -> Iterator[None]:
         """One forward, of step `index` (from 0) of `total`, carrying `rows` (branch, row) in their order.
 
-        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What was
-        learnt is kept only when the `with` is left without an exception.
+        `sigma` is the call's noise level, `weights` whatever changes when LoRAs or their strengths do. What
+        was learnt is kept only when the `with` is left without an exception.
         """
         if self._passing is not None:
             raise InternalError("A step of the step cache began before the last one ended.")

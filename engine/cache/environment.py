@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...protocol.errors import InvalidRequestError
-from .choice import ENABLE_TAYLORSEER
+from .choice import BINS, ENABLE_TAYLORSEER
 from .settings import SCM_PRESETS
 
 SGLANG, OUTBOARD = "SGLANG_CACHE_DIT_", "OUTBOARD_CACHE_"
@@ -114,4 +114,6 @@ def read(
             values[setting] = reading(text)
         except ValueError as error:
             raise InvalidRequestError(f"{variable} is {text!r}; it must be {error}.") from error
+    if any(values.get(name) for name in BINS):  # as in cache-dit, bins come before a named mask
+        values.pop("scm_preset", None)
     return values

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
-from .controller import StepCache
+from ..models.model import Model
+from .choice import Choice
+from .controller import StepCache, install, installed
+from .safety import objection
 from .settings import Settings
+from .similarity import Reduce
 from .state import Key, Run
 from .tally import Tally
 
@@ -28,6 +33,41 @@ class Carried(Protocol):
     def sigma(self) -> float: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a run samples with; `notes` say why it has no cache although one was chosen."""
+
+    cache: StepCache | None = None
+    settings: Settings | None = None
+    notes: tuple[str, ...] = ()
+
+
+def prepare(
+    model: Model,
+    choice: Choice | None,
+    *,
+    sampler: str,
+    options: Mapping[str, object],
+    steps: int,
+    forced: bool = False,
+    budget: int = 0,
+    reduce: Reduce | None = None,
+) -> Prepared:
+    """The cache of `model` for a run of `steps` steps, installed now if it was not; none without a choice.
+
+    A sampler that adds noise of its own has none unless `forced`. What cannot be raises InvalidRequestError
+    or UnsupportedRequestError.
+    """
+    if choice is None or steps < 1:
+        return Prepared()
+    reason = "" if forced else objection(sampler, options)
+    if reason:
+        return Prepared(notes=(reason,))
+    settings = choice.settings(model.family, steps)
+    cache = installed(model) or install(model, settings, budget=budget, reduce=reduce)
+    return Prepared(cache, settings)
+
+
 #: The context in which a forward that carries this is made.
 Around = Callable[[Carried], AbstractContextManager[None]]
 
@@ -46,11 +86,11 @@ def around_forwards(
     settings: Settings | None = None,
     weights: Callable[[], Hashable] = lambda: 0,
 ) -> Iterator[tuple[Around, Tally | None]]:
-    """One run's forwards: what to make each of them in, and the run's tally; nothing at all without a cache.
+    """What to make each forward of a run in, and the run's tally; without a cache, nothing.
 
-    `sigmas` fall from the first noise level to the last; `weights` is asked at each forward for the version of
-    the weights. Settings that do not fit raise InvalidRequestError before the first forward, and the run is
-    forgotten however it ends.
+    `sigmas` fall from the first noise level to the last; `weights` is asked at each forward for the version
+    of the weights. Settings that do not fit raise InvalidRequestError before the first forward, and the run
+    is forgotten however it ends.
     """
     total = len(sigmas) - 1
     if cache is None or total < 1:

@@ -106,9 +106,14 @@ class Passing:
             entry.image.device,
             self.place.weights,
         )
-        find = self.store.get
-        self._states = [find(self.place.run, key, self._signature) for key in self.place.keys]
+        self._states = [self._past(key) for key in self.place.keys]
         self.needs = [self._need(state) for state in self._states]
+
+    def _past(self, key: Key) -> RowState | None:
+        """The row's state; one from a later place was left by a loop that has begun again, and is void."""
+        state, position = self.store.get(self.place.run, key, self._signature), self.place.position
+        later = state is not None and position is not None and position < (state.counters.level or 0.0)
+        return None if later else state
 
     def _need(self, state: RowState | None) -> Need:
         if state is None or self.place.position is None:

@@ -44,24 +44,26 @@ class Band(NamedTuple):
 _FEW = Settings(Fn_compute_blocks=1, max_warmup_steps=2, max_continuous_cached_steps=1)
 #: A mask says which steps may be skipped, and the distance is a guard against a trajectory that jumps.
 _GUARDED = Settings(Fn_compute_blocks=1, taylorseer_order=1, residual_diff_threshold=0.5)
-#: The mask alone decides, and a skipped step runs no block at all.
+#: The mask alone decides, and a skipped step runs no block at all. Where steps are few, each is so far from
+#: the next that a slope misleads: there, what was added last is repeated.
 _BLIND = replace(_GUARDED, residual_diff_threshold=0.0)
 
 ANY: Mapping[str, Sequence[Band]] = {
     "quality": (
         Band(1, replace(_FEW, residual_diff_threshold=0.08)),
-        Band(8, _GUARDED, 0.75),
+        Band(8, replace(_GUARDED, taylorseer_order=0), 0.75),
         Band(16, _GUARDED, 0.50),
     ),
     "balanced": (
         Band(1, replace(_FEW, residual_diff_threshold=0.16)),
-        Band(8, _BLIND, 0.60),
+        Band(8, replace(_BLIND, taylorseer_order=0), 0.60),
         Band(16, _BLIND, 0.40),
     ),
     "fast": (
         Band(1, replace(_FEW, residual_diff_threshold=0.24, max_warmup_steps=1)),
-        Band(8, _BLIND, 0.50),
-        Band(16, _BLIND, 0.30),
+        Band(8, replace(_BLIND, taylorseer_order=0), 0.50),
+        Band(16, _BLIND, 0.35),
+        Band(24, _BLIND, 0.30),
     ),
 }
 #: By family; "" stands for those without an entry.

@@ -24,6 +24,10 @@ def take(value: Any, rows: Sequence[int], batch: int, dim: int = 0) -> Any:
 
 def put(whole: Tensor, part: Tensor, rows: Sequence[int], dim: int = 0) -> Tensor:
     """A copy of `whole` with `part` as its `rows`."""
+    if _adjacent(rows):
+        before = whole.narrow(dim, 0, rows[0])
+        after = whole.narrow(dim, rows[-1] + 1, whole.shape[dim] - rows[-1] - 1)
+        return torch.cat([before, part, after], dim)
     return whole.index_copy(dim, _index(rows, whole.device), part)
 
 
@@ -38,8 +42,15 @@ def _taken(tensor: Tensor, rows: Sequence[int], batch: int, dim: int) -> Tensor:
         return tensor
     if size % batch:
         raise InternalError(f"A tensor of {size} entries does not belong to a batch of {batch} rows.")
+    if size == batch and _adjacent(rows):
+        return tensor.narrow(dim, rows[0], len(rows))
     picked = [start + number for start in range(0, size, batch) for number in rows]
     return tensor.index_select(dim, _index(picked, tensor.device))
+
+
+def _adjacent(rows: Sequence[int]) -> bool:
+    """Whether a view will do: an index would have to be sent to the device, which waits for it."""
+    return rows[-1] - rows[0] == len(rows) - 1
 
 
 def _index(rows: Sequence[int], device: torch.device) -> Tensor:

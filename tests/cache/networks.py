@@ -22,7 +22,7 @@ from outboard.engine.models.registry import FAMILIES
 BLOCKS = 6
 SIX = ("flux1", "flux2", "qwen_image", "z_image", "ernie_image", "wan")
 ALL = (*SIX, "sd3", "chroma", "hunyuan_video", "ltx_video")
-DEPTH: Mapping[str, Mapping[str, int]] = {
+DEPTH: dict[str, dict[str, Any]] = {
     "flux1": {"num_layers": 3, "num_single_layers": 3},
     "flux2": {"num_layers": 3, "num_single_layers": 3},
     "chroma": {"num_layers": 3, "num_single_layers": 3},
@@ -156,11 +156,8 @@ def blocks_of(module: nn.Module) -> Sequence[nn.Module]:
 
 
 def attention_of(block: nn.Module) -> nn.Module:
-    return next(
-        getattr(block, name)
-        for name in ("attn", "attention", "self_attention", "attn1")
-        if hasattr(block, name)
-    )
+    names = ("attn", "attention", "self_attention", "attn1")
+    return next(block.get_submodule(name) for name in names if hasattr(block, name))
 
 
 def differ(one: Tensor, two: Tensor) -> float:

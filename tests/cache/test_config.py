@@ -172,6 +172,16 @@ def test_the_published_variables_mean_what_they_say() -> None:
     )
 
 
+def test_bins_come_before_a_named_mask() -> None:
+    variables = SGLANG | {
+        "SGLANG_CACHE_DIT_SCM_PRESET": "medium",
+        "SGLANG_CACHE_DIT_SCM_COMPUTE_BINS": "8,3,3,2,2",
+        "SGLANG_CACHE_DIT_SCM_CACHE_BINS": "1,2,2,2,3",
+    }
+    found = settings(read_config(variables))
+    assert (found.scm_preset, sum(found.scm_compute_bins)) == ("none", 18)
+
+
 @pytest.mark.parametrize("policy", ["dynamic", "static"])
 def test_published_bins_and_policies(policy: str) -> None:
     variables = SGLANG | {

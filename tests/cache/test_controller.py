@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -70,7 +70,6 @@ def test_the_cut_may_lie_in_either_list_of_blocks(each: Model, first: int, last:
     )
     trace = cached(each, settings, 6)
     assert trace.blocks == [BLOCKS, BLOCKS, *[first + last] * 4]
-    # What is not skipped follows the latent, so more blocks computed are never further from the truth than none.
     assert differ(trace.latent, euler(each, 6).latent) < 0.6
 
 
@@ -129,6 +128,30 @@ def test_a_mixed_batch_computes_only_the_rows_that_need_it(each: Model) -> None:
     assert 3 not in seen[0][:2]
 
 
+def test_rows_with_references_held_at_zero_are_taken_apart_as_well() -> None:
+    """Qwen-Image-Edit modulates with a batch of its own for the references."""
+    model = network("qwen_image")
+    settings = Settings(Fn_compute_blocks=1, residual_diff_threshold=1.0, max_warmup_steps=1)
+    given: dict[str, Any] = conditioning("qwen_image", rows=2)
+    given["ref_latents"] = [latent("qwen_image", rows=2, seed=7)]
+    given["ref_latents_method"] = "index_timestep_zero"
+    x = latent("qwen_image", rows=2)
+    first = {"context": given["context"][:1], "ref_latents_method": given["ref_latents_method"]}
+    first["ref_latents"] = [given["ref_latents"][0][:1]]
+    second = {"context": given["context"][1:], "ref_latents_method": given["ref_latents_method"]}
+    second["ref_latents"] = [given["ref_latents"][0][1:]]
+    expected = model.predict(x[1:], torch.full((1,), 0.5), second)
+    step_cache = install(model, settings)
+    try:
+        with step_cache.step(run="run", rows=[("p", 0)], index=0, total=2):
+            model.predict(x[:1], torch.full((1,), 1.0), first)
+        with step_cache.step(run="run", rows=[("p", 0), ("p", 1)], index=1, total=2):
+            both = model.predict(x, torch.full((2,), 0.5), given)
+    finally:
+        remove(model)
+    assert differ(both[1:], expected) < 1e-5
+
+
 def test_static_steps_never_wait_for_the_device(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     step_cache = install(model, STATIC)
 
@@ -157,7 +180,12 @@ def test_a_dynamic_step_waits_once_for_all_rows(model: Model, monkeypatch: pytes
     )
     waits: list[int] = []
     tolist = Tensor.tolist
-    monkeypatch.setattr(Tensor, "tolist", lambda tensor: waits.append(1) or tolist(tensor))
+
+    def wait(tensor: Tensor) -> Any:
+        waits.append(1)
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", wait)
     rows = [("positive", 0), ("positive", 1), ("negative", 0)]
     euler(model, 4, rows=3, around=around(step_cache, "run", rows=rows))
     assert len(waits) - 1 == 3  # one is the schedule's
@@ -295,8 +323,13 @@ def test_what_lies_over_the_cache_must_go_first(model: Model) -> None:
 
 def test_a_forward_that_was_put_on_a_block_before_is_kept(model: Model) -> None:
     block = blocks_of(model.module)[0]
-    inner, calls = block.forward, []
-    mine = lambda *args, **kwargs: calls.append(1) or inner(*args, **kwargs)  # noqa: E731
+    inner: Callable[..., Any] = block.forward
+    calls: list[int] = []
+
+    def mine(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return inner(*args, **kwargs)
+
     vars(block)["forward"] = mine
     try:
         cached(model, DYNAMIC, 2)

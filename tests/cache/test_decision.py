@@ -4,7 +4,7 @@ import pytest
 
 from outboard.engine.cache.decision import Counters, settle
 from outboard.engine.cache.plan import Need, Plan
-from outboard.engine.cache.settings import Settings
+from outboard.engine.cache.settings import Policy, Settings
 
 
 def test_the_warm_up_computes_every_so_many_steps() -> None:
@@ -14,7 +14,7 @@ def test_the_warm_up_computes_every_so_many_steps() -> None:
 
 
 @pytest.mark.parametrize(("policy", "need"), [("static", Need.REUSE), ("dynamic", Need.COMPARE)])
-def test_the_policy_says_what_a_zero_means(policy: str, need: Need) -> None:
+def test_the_policy_says_what_a_zero_means(policy: Policy, need: Need) -> None:
     settings = Settings(
         Fn_compute_blocks=1, steps_computation_mask=(1, 0, 1), steps_computation_policy=policy
     )

@@ -9,8 +9,9 @@ import torch
 
 from cache.networks import conditioning, euler, latent, network, sigmas, timestep
 from cache.test_isolation import STATIC, STEPS, around
-from outboard.engine.cache.controller import install, remove
-from outboard.engine.cache.glue import around_forwards, rows_of
+from outboard.engine.cache.choice import Choice
+from outboard.engine.cache.controller import install, installed, remove
+from outboard.engine.cache.glue import Prepared, around_forwards, prepare, rows_of
 from outboard.engine.models.model import Model
 from outboard.protocol.errors import CancelledError, InvalidRequestError
 
@@ -58,11 +59,16 @@ def test_a_loop_is_cached_and_forgotten(model: Model) -> None:
 
 def test_a_run_that_breaks_is_forgotten(model: Model) -> None:
     cache = install(model, STATIC)
-    with pytest.raises(CancelledError), around_forwards(cache, "run", sigmas(STEPS)) as (forward, _):
-        with forward(Call(("positive",), 1, 0, 1.0)):
-            model.predict(latent(model.family), timestep(model.family, 1.0), conditioning(model.family))
-        assert cache.nbytes > 0
-        raise CancelledError("taken back")
+
+    def loop() -> None:
+        with around_forwards(cache, "run", sigmas(STEPS)) as (forward, _):
+            with forward(Call(("positive",), 1, 0, 1.0)):
+                model.predict(latent(model.family), timestep(model.family, 1.0), conditioning(model.family))
+            assert cache.nbytes > 0
+            raise CancelledError("taken back")
+
+    with pytest.raises(CancelledError):
+        loop()
     assert cache.nbytes == 0
 
 
@@ -75,3 +81,29 @@ def test_settings_that_do_not_fit_stop_a_run_before_it_begins(model: Model) -> N
 def test_without_a_cache_a_forward_is_only_made() -> None:
     with around_forwards(None, "run", sigmas(4)) as (forward, tally), forward(Call((), 0, 0, 1.0)):
         assert tally is None
+
+
+def prepared(
+    model: Model, choice: Choice | None, sampler: str = "euler", *, forced: bool = False
+) -> Prepared:
+    return prepare(model, choice, sampler=sampler, options={}, steps=20, forced=forced)
+
+
+def test_a_chosen_preset_is_on_the_model_once(model: Model) -> None:
+    first, second = prepared(model, Choice("fast")), prepared(model, Choice("quality"))
+    assert first.cache is second.cache is installed(model)
+    assert first.settings is not None
+    assert first.settings != second.settings
+    assert len(first.settings.steps_computation_mask) == 20
+
+
+def test_without_a_choice_nothing_is_put_on_the_model(model: Model) -> None:
+    assert prepared(model, None).cache is None
+    assert installed(model) is None
+
+
+def test_a_sampler_with_fresh_noise_has_no_cache_unless_it_is_forced(model: Model) -> None:
+    refused = prepared(model, Choice("fast"), "euler_ancestral")
+    assert (refused.cache, installed(model)) == (None, None)
+    assert "fresh noise" in refused.notes[0]
+    assert prepared(model, Choice("fast"), "euler_ancestral", forced=True).cache is not None

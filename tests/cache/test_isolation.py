@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cache.networks import Trace, blocks_of, conditioning, differ, euler, latent, network, sigmas, timestep
+from cache.networks import (
+    Trace,
+    blocks_of,
+    build,
+    conditioning,
+    differ,
+    euler,
+    latent,
+    network,
+    sigmas,
+    timestep,
+)
 from outboard.engine.cache.controller import StepCache, install, remove
 from outboard.engine.cache.settings import Settings
 from outboard.engine.models.model import Model
@@ -218,6 +229,42 @@ def test_a_second_pass_at_another_size_is_a_run_of_its_own(model: Model, setting
 
 
 @BOTH
+@pytest.mark.parametrize("family", ["wan", "hunyuan_video"])
+def test_a_second_pass_over_a_video_is_a_run_of_its_own(settings: Settings, family: str) -> None:
+    model = network(family)
+    frames = torch.cat([latent(family, seed=5), latent(family, seed=6)], dim=2)
+    expected = alone(model, settings, x=frames)
+    cache = install(model, settings)
+    try:
+        euler(model, STEPS, around=around(cache, "pass 1"))
+        check(euler(model, STEPS, x=frames, around=around(cache, "pass 2")), expected)
+    finally:
+        remove(model)
+
+
+@BOTH
+def test_a_loop_that_begins_again_under_one_name_starts_afresh(model: Model, settings: Settings) -> None:
+    expected = alone(model, settings, seed=1)
+    cache = install(model, settings)
+    euler(model, STEPS, around=around(cache, "run"))
+    check(euler(model, STEPS, seed=1, around=around(cache, "run")), expected)
+
+
+def test_two_transformers_that_share_a_run_share_no_state(model: Model) -> None:
+    """Wan 2.2: one model for the noisy steps, one for the others, each with its cache."""
+    other = build("qwen_image", num_layers=5)
+    caches = [install(each, STATIC) for each in (model, other)]
+    x, schedule, given = latent(model.family), sigmas(STEPS), conditioning(model.family)
+    for index, sigma in enumerate(schedule[:-1]):
+        late = index >= 4
+        each, cache = (other, caches[1]) if late else (model, caches[0])
+        with around(cache, "run")(index, STEPS, sigma):
+            x = x + (schedule[index + 1] - sigma) * each.predict(x, timestep(model.family, sigma), given)
+    decided = [[reused for _, reused in cache.tally("run").decisions["positive", 0]] for cache in caches]
+    assert decided == [[False, False, False, True], [False, False, True, True, False, True]]
+
+
+@BOTH
 def test_even_under_one_name_another_size_starts_afresh(model: Model, settings: Settings) -> None:
     cache = install(model, settings)
     enter = around(cache, "run")
@@ -323,7 +370,7 @@ def test_a_step_inside_a_step_is_refused(model: Model) -> None:
 
 def test_a_second_forward_in_one_step_is_refused(model: Model) -> None:
     cache = install(model, DYNAMIC)
-    walker = Walker(model, lambda *_: threading.Lock())
+    walker = Walker(model, lambda *_: nullcontext())
     with around(cache, "run")(0, STEPS, 1.0):
         walker()
         with pytest.raises(InternalError, match="second forward"):
@@ -339,7 +386,7 @@ def test_rows_that_do_not_match_the_batch_are_refused(model: Model) -> None:
 
 def test_a_run_that_is_dropped_in_the_middle_of_a_step_stays_dropped(model: Model) -> None:
     cache = install(model, DYNAMIC)
-    walker = Walker(model, lambda *_: threading.Lock())
+    walker = Walker(model, lambda *_: nullcontext())
     with around(cache, "run")(0, STEPS, 1.0):
         walker()
         cache.drop("run")

@@ -33,6 +33,8 @@ def test_a_preset_can_be_changed_in_parts(name: str) -> None:
     changed = Choice(name, {"steps_computation_policy": "dynamic", "residual_diff_threshold": 0.5}).settings()
     assert changed.residual_diff_threshold == 0.5
     assert not changed.static
+    heard = Choice(name, {"residual_diff_threshold": 0.5}).settings()
+    assert not heard.static
     bare = Choice(name, {"scm_preset": "none", "taylorseer_order": 2}).settings()
     assert not bare.masked
     assert bare.taylorseer_order == 2
