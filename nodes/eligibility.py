@@ -15,7 +15,7 @@ import comfy.model_sampling
 import torch
 
 from . import sampler_name
-from .choice import OPTION, RunSettings
+from .choice import CACHE_OPTION, OPTION, RunSettings
 from .guidance import PLACES, Guided
 from .stock_guidance import WRAPPER as PREDICT_NOISE
 
@@ -23,7 +23,14 @@ WRAPPER = "outboard"
 PREVIEW_MODULE = "latent_preview"
 
 OPTION_KEYS = frozenset(
-    {"transformer_options", "to_load_options", "disable_cfg1_optimization", "denoise_mask_function", OPTION}
+    {
+        "transformer_options",
+        "to_load_options",
+        "disable_cfg1_optimization",
+        "denoise_mask_function",
+        OPTION,
+        CACHE_OPTION,
+    }
 )
 TRANSFORMER_KEYS = frozenset(
     {
@@ -144,6 +151,15 @@ def _wrappers(loop: Loop) -> str:
         if any((callbacks.get(kind) or {}).values()):
             return f"{kind} callback"
     return ""
+
+
+def code_around(loop: Loop) -> str:
+    """What is around the model that no stock node is known for: a guider, a wrapper, a function; or ""."""
+    known = loop.guided
+    guider = "" if known.kind else f"guider {type(loop.guider).__name__}"
+    wrapper = "model_function_wrapper" if loop.options.get("model_function_wrapper") else ""
+    calc = "sampler_calc_cond_batch_function" if loop.options.get("sampler_calc_cond_batch_function") else ""
+    return guider or known.unknown() or wrapper or calc or _wrappers(loop)
 
 
 def _mask(loop: Loop) -> str:

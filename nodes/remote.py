@@ -6,11 +6,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from ..protocol.errors import OutboardError
 from ..protocol.messages import Message
+from ..protocol.messages.cache import CacheSettings, Schedule
 from ..protocol.messages.client import CloseRun, Load, Predict, Run
 from ..protocol.messages.common import ModelRef, ModelSettings, Report
 from ..protocol.messages.control import Unload
@@ -28,6 +30,16 @@ LARGEST_ITEM = 4
 FRESH = frozenset({"control"})
 
 
+@dataclass(frozen=True, eq=False)
+class Stepping:
+    """A loop that runs in ComfyUI: why, with which sampler, and what the engine must know to cache it."""
+
+    reason: str
+    sampler: str
+    schedule: Schedule
+    cache: CacheSettings | None = None
+
+
 class RemoteModel:
     """Loads, runs and drops one file. `footprint`: bytes it takes on the engine's device when resident."""
 
@@ -39,6 +51,7 @@ class RemoteModel:
         self._resident = 0
         self._resident_at = -1
         self._run = ""
+        self._stepping: Stepping | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -74,16 +87,18 @@ class RemoteModel:
         return from_wire(result.latent).clone(), result
 
     @contextmanager
-    def stepping(self, reason: str, sampler: str, publish: Callable[[Report], object]) -> Iterator[None]:
+    def stepping(self, loop: Stepping, publish: Callable[[Report], object]) -> Iterator[None]:
         """Predictions inside the block belong to one run; its report is published at the end."""
-        outer, self._run = self._run, uuid.uuid4().hex
+        outer = self._run, self._stepping
+        self._run, self._stepping = uuid.uuid4().hex, loop
         try:
             yield
         finally:
-            run, self._run = self._run, outer
+            run = self._run
+            self._run, self._stepping = outer
             closed = self._close(run)
         if closed is not None:
-            publish(closed.model_copy(update={"reason": reason, "sampler": sampler}))
+            publish(closed.model_copy(update={"reason": loop.reason, "sampler": loop.sampler}))
 
     def predict(
         self,
@@ -95,6 +110,7 @@ class RemoteModel:
     ) -> torch.Tensor:
         """One call of the DiT: v of x's shape, on x's device, in the dtype the engine computed in."""
         run = self._run or uuid.uuid4().hex
+        loop = self._stepping
         request = Predict(
             run=run,
             model=self.ref,
@@ -104,6 +120,8 @@ class RemoteModel:
             sigma=sigma,
             branches=list(branches),
             conditioning=self.intern(conditioning),
+            schedule=loop and loop.schedule,
+            cache=loop and loop.cache,
             reply=self.session.slot(x.numel() * LARGEST_ITEM),
         )
         prediction = self._request(request, LoadingProgress(self.ref.name))

@@ -22,6 +22,7 @@ NODES = {
     "OutboardKSampler": "KSampler",
     "OutboardEngine": "",
     "OutboardSettings": "",
+    "OutboardCacheSettings": "",
     "OutboardReport": "",
     "OutboardDigitPrompt": "",
     "OutboardDigitDecode": "",
