@@ -31,8 +31,8 @@ class OutboardCacheSettings(io.ComfyNode):
                     "preset",
                     options=CHOICES,
                     default="balanced",
-                    tooltip="quality: closest to the picture without cache. fast: the least work, and details "
-                    "may change. balanced: between them. off: no cache, whatever the engine's default. "
+                    tooltip="quality: closest to the picture without cache. fast: the least work; details may"
+                    " change. balanced: between. off: no cache, whatever the engine's default. "
                     "custom: cache-dit's own defaults, to build on.",
                 ),
                 *single_inputs(),

@@ -1,5 +1,7 @@
 // The sidebar tab: every engine this ComfyUI uses, what it holds, and what the latest runs did.
 
+import { cacheView } from "./cache.js";
+
 const REFRESH_MS = 2000;
 const GIB = 2 ** 30;
 
@@ -50,7 +52,8 @@ function engineCard(engine) {
 function runCard(report) {
   const facts = make("pre", { style: "white-space: pre-wrap; font-size: 0.75rem" }, JSON.stringify(report.facts, null, 2));
   const details = make("details", { class: "outboard-run", style: "margin-bottom: 0.5rem" });
-  details.append(make("summary", {}, `Node ${report.node}: ${report.line}`), facts);
+  const cache = cacheView(report.facts.cache);
+  details.append(make("summary", {}, `Node ${report.node}: ${report.line}`), ...(cache ? [cache] : []), facts);
   return details;
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from comfyui.conftest import REPOSITORY
+from comfyui.graphs import DIGITS, Graph, sampled, saved
+from comfyui.pairs import succeeded
 from comfyui.server import ComfyServer
 
 CHROMIUM = next(
@@ -102,6 +104,28 @@ BADGE = """() => {
   const texts = (node?.badges ?? []).map(badge => (typeof badge === 'function' ? badge() : badge).text);
   return texts.find(text => text?.includes('loop')) ?? null;
 }"""
+
+
+def test_the_panel_draws_what_the_step_cache_did(page: Any, comfy: ComfyServer) -> None:
+    graph = Graph()
+    values = {"Fn_compute_blocks": 1, "max_warmup_steps": 3, "residual_diff_threshold": 0.3}
+    loaded = DIGITS.model(graph, ours=True)
+    model = graph.add("OutboardCacheSettings", model=loaded, preset="custom", **values)
+    latent = sampled(graph, model, *DIGITS.texts(graph), DIGITS.latent(graph), steps=12)
+    saved(graph, latent, "panel")
+    succeeded(comfy.run(graph.nodes))
+    page.wait_for_selector(".outboard-cache", state="attached", timeout=10_000)
+    page.click(".outboard-run:has(.outboard-cache) summary")
+    page.screenshot(path=str(comfy.base / "cache.png"))
+    cache = comfy.get("/outboard/status")["reports"][0]["facts"]["cache"]
+    states = page.eval_on_selector_all(
+        ".outboard-cache-plot rect:not([data-state=part])", "marks => marks.map(mark => mark.dataset.state)"
+    )
+    assert states == ["computed" if computed else "reused" for computed in cache["computed"]]
+    assert "reused" in states
+    curve = page.get_attribute(".outboard-cache-curve", "points")
+    assert len(curve.split()) == len(cache["residuals"]) == 9
+    assert "of the blocks spared" in page.inner_text(".outboard-cache")
 
 
 def test_the_example_workflows_are_offered_as_templates(comfy: ComfyServer) -> None:
