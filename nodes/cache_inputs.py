@@ -42,7 +42,7 @@ COUNTS: Mapping[str, tuple[int, str]] = {
 DISTANCES: Mapping[str, str] = {
     "residual_diff_threshold": "How far a reused step may be from the last computed one. Higher: faster, "
     "further off. 0.08 is careful, 0.24 bold; from 1 on all are reused, at 0 none.",
-    "max_accumulated_residual_diff_threshold": "Once distances add up to this, no more is reused. Lower: closer.",
+    "max_accumulated_residual_diff_threshold": "Most that distances may add up to. Lower: closer, slower.",
 }
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ORDER: (

@@ -26,7 +26,7 @@ function lines(cache) {
   return [
     `Step cache (${cache.preset}): ${percent(cache.hit_rate)} of rows reused${branches.length > 1 ? ` (${branches.join(", ")})` : ""}`,
     `${percent(cache.saving)} of the blocks spared, of ${percent(cache.saving_predicted)} that the settings allow`,
-    `${(cache.peak_bytes / 2 ** 20).toFixed(1)} MiB remembered at most`,
+    `${(cache.peak_bytes / 2 ** 20).toFixed(2)} MiB remembered at most`,
     ...notes,
   ];
 }

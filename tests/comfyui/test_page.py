@@ -116,6 +116,8 @@ def test_the_panel_draws_what_the_step_cache_did(page: Any, comfy: ComfyServer) 
     succeeded(comfy.run(graph.nodes))
     page.wait_for_selector(".outboard-cache", state="attached", timeout=10_000)
     page.click(".outboard-run:has(.outboard-cache) summary")
+    page.wait_for_timeout(2500)
+    assert page.is_visible(".outboard-cache-plot"), "a refresh must not fold it"
     page.screenshot(path=str(comfy.base / "cache.png"))
     cache = comfy.get("/outboard/status")["reports"][0]["facts"]["cache"]
     states = page.eval_on_selector_all(
