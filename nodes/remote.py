@@ -120,8 +120,8 @@ class RemoteModel:
             sigma=sigma,
             branches=list(branches),
             conditioning=self.intern(conditioning),
-            schedule=loop and loop.schedule,
-            cache=loop and loop.cache,
+            schedule=loop.schedule if loop else None,
+            cache=loop.cache if loop else None,
             reply=self.session.slot(x.numel() * LARGEST_ITEM),
         )
         prediction = self._request(request, LoadingProgress(self.ref.name))
