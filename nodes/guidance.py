@@ -17,7 +17,7 @@ from ..protocol.messages.guidance import Momentum, PerpNegCfg
 from ..protocol.torch import from_wire
 from ..protocol.values import Tree
 from . import conditioning, guiders
-from .known import Found, find
+from .recognition import Found, find
 from .stock_guidance import AFTER, BEFORE, COMBINE, TABLE, WRAPPER
 
 PLACES = (BEFORE, COMBINE, AFTER)
@@ -81,10 +81,11 @@ class Guided:
             if reason:
                 return reason
         for side, conds in self.asked.sides.items():
-            for cond in conds:
-                reason = self._cond(cond)
-                if reason:
-                    return f"{reason} on the {side} conditioning"
+            reasons = [reason for cond in conds if (reason := self._cond(cond))]
+            if reasons:
+                return f"{reasons[0]} on the {side} conditioning"
+            if len({cond["uuid"] for cond in conds}) < len(conds):
+                return f"two {side} conditionings of one uuid"
         return ""
 
     def fields(self, extra: Mapping[str, Any], intern: Intern) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ..protocol.messages.guidance import (
     VideoCfg,
 )
 from ..protocol.torch import to_wire
-from .known import Known, Values
+from .recognition import Known, Values
 
 BEFORE, COMBINE, AFTER = "sampler_pre_cfg_function", "sampler_cfg_function", "sampler_post_cfg_function"
 WRAPPER = "predict_noise"

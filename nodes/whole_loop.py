@@ -76,10 +76,10 @@ def sampler_sample(
 
 
 def _remotes(guider: Any) -> list[RemoteModel]:
-    """The models a guider predicts with, its own last: DualModelGuider has a second one."""
+    """The models a guider predicts with, its own first: its report is then the last to come."""
     held = [getattr(model, "outboard", None) for model in vars(guider).values()]
     others = [model for model in held if isinstance(model, RemoteModel)]
-    return list(dict.fromkeys([*others, guider.inner_model.outboard]))[::-1]
+    return list(dict.fromkeys([guider.inner_model.outboard, *others]))
 
 
 def _run(loop: Loop, remote: RemoteModel, steps: Steps) -> torch.Tensor:

@@ -51,6 +51,19 @@ def run_one(
     return tensor, done.text(report[0]) if report else ""
 
 
+def between_paths(server: ComfyServer, file: str, build: Build) -> float:
+    """The largest difference between a graph as a whole loop and step by step, by the same engine."""
+
+    def stepping(graph: Graph, model: Link) -> Link:
+        return build(graph, graph.add("OutboardTestPerStep", model=model))
+
+    whole, report = run_one(server, "OutboardUNETLoader", file, build)
+    steps, other = run_one(server, "OutboardUNETLoader", file, stepping)
+    assert json.loads(report)["path"] == "whole_loop"
+    assert json.loads(other)["reason"] == "as asked"
+    return float((whole - steps).abs().max() / whole.abs().max())
+
+
 def succeeded(done: Outcome) -> Outcome:
     """`done`, or a failed assertion with what the node said."""
     error = done.error

@@ -203,20 +203,22 @@ class TestGuidance:
         elif place == "sampler_pre_cfg_function":
             model.set_model_sampler_pre_cfg_function(lambda args: [x0 * 0.9 for x0 in args["conds_out"]])
         elif place == "sampler_cfg_function":
-            model.set_model_sampler_cfg_function(_disguised)
+            model.set_model_sampler_cfg_function(_disguised(True, 2.0))
         else:
             model.set_model_sampler_post_cfg_function(lambda args: args["denoised"] * 0.9)
         return (model,)
 
 
-def _disguised(args: dict[str, Any]) -> torch.Tensor:
-    noise: torch.Tensor = args["uncond"] + 2.0 * (args["cond"] - args["uncond"])
-    return noise
+def _disguised(is_flow: bool, multiplier: float) -> Any:
+    """By its name and its closure it is RescaleCFG's, by its source it is not."""
 
+    def rescale_cfg(args: dict[str, Any]) -> torch.Tensor:
+        noise: torch.Tensor = args["uncond"] + multiplier * is_flow * (args["cond"] - args["uncond"])
+        return noise
 
-# By its name it is RescaleCFG's, by its source it is not.
-_disguised.__module__ = "comfy_extras.nodes_model_advanced"
-_disguised.__qualname__ = "RescaleCFG.patch.<locals>.rescale_cfg"
+    rescale_cfg.__module__ = "comfy_extras.nodes_model_advanced"
+    rescale_cfg.__qualname__ = "RescaleCFG.patch.<locals>.rescale_cfg"
+    return rescale_cfg
 
 
 class TestPerStep:
