@@ -71,4 +71,9 @@ def objection(loop: Loop) -> str:
     Windows, tiles and guiders of others call the model as often as they like, on whatever they like.
     """
     code = next((key for key in SPLITTERS if loop.options.get(key) is not None), "") or code_around(loop)
-    return f"{code} may call the model for several pictures in one step." if code else ""
+    if code:
+        return f"{code} may call the model for several pictures in one step."
+    for side, conds in loop.guided.asked.sides.items():
+        if len({cond["uuid"] for cond in conds}) < len(conds):
+            return f"two {side} conditionings have one uuid, and cannot be told apart."
+    return ""
