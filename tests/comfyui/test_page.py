@@ -114,20 +114,20 @@ def test_the_panel_draws_what_the_step_cache_did(page: Any, comfy: ComfyServer) 
     latent = sampled(graph, model, *DIGITS.texts(graph), DIGITS.latent(graph), steps=12)
     saved(graph, latent, "panel")
     succeeded(comfy.run(graph.nodes))
-    page.wait_for_selector(".outboard-cache", state="attached", timeout=10_000)
-    page.click(".outboard-run:has(.outboard-cache) summary")
+    newest = comfy.get("/outboard/status")["reports"][0]
+    run = page.locator(".outboard-run").filter(has_text=newest["line"]).first
+    run.locator("summary").click(timeout=10_000)
     page.wait_for_timeout(2500)
-    assert page.is_visible(".outboard-cache-plot"), "a refresh must not fold it"
+    assert run.locator(".outboard-cache-plot").is_visible(), "a refresh must not fold it"
     page.screenshot(path=str(comfy.base / "cache.png"))
-    cache = comfy.get("/outboard/status")["reports"][0]["facts"]["cache"]
-    states = page.eval_on_selector_all(
-        ".outboard-cache-plot rect:not([data-state=part])", "marks => marks.map(mark => mark.dataset.state)"
-    )
+    cache = newest["facts"]["cache"]
+    marks = run.locator("rect:not([data-state=part])")
+    states = marks.evaluate_all("marks => marks.map(mark => mark.dataset.state)")
     assert states == ["computed" if computed else "reused" for computed in cache["computed"]]
     assert "reused" in states
-    curve = page.get_attribute(".outboard-cache-curve", "points")
+    curve = run.locator(".outboard-cache-curve").get_attribute("points")
     assert len(curve.split()) == len(cache["residuals"]) == 9
-    assert "of the blocks spared" in page.inner_text(".outboard-cache")
+    assert "of the blocks spared" in run.locator(".outboard-cache").inner_text()
 
 
 def test_the_example_workflows_are_offered_as_templates(comfy: ComfyServer) -> None:
