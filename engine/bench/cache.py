@@ -218,7 +218,7 @@ def _costs(subject: Subject) -> Iterator[Row]:
 def _over_uncached(
     before: Subject, subject: Subject, settings: Settings, rows: Sequence[tuple[int, int]]
 ) -> float:
-    """Seconds of a second step with `rows`, of which the first step had the first one, over those uncached."""
+    """Seconds of a second step with `rows`, the first step having had the first one, over uncached ones."""
     bare, mine = [], []
     for _ in range(PAIRS):
         bare.append(_seconds(subject, 0.5))

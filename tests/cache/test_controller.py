@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -9,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cache.networks import ALL, BLOCKS, Trace, blocks_of, conditioning, differ, euler, latent, network
+from cache.networks import ALL, BLOCKS, Trace, blocks_of, build, conditioning, differ, euler, latent, network
 from cache.test_isolation import DYNAMIC, STATIC, STEPS, around
 from outboard.engine.cache.controller import install, installed, remove
 from outboard.engine.cache.settings import Settings
@@ -294,6 +296,16 @@ def test_what_cannot_be_is_refused_before_anything_is_sampled(model: Model) -> N
         around(step_cache, "run")(4, 4, 0.1),
     ):
         pass
+
+
+def test_an_unloaded_model_takes_its_cache_along() -> None:
+    model = build("wan")
+    step_cache = install(model, STATIC)
+    euler(model, STEPS, around=around(step_cache, "run"))
+    module = weakref.ref(model.module)
+    del model, step_cache
+    gc.collect()
+    assert module() is None
 
 
 def test_a_second_cache_is_refused(model: Model) -> None:
