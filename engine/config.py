@@ -6,9 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..protocol.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from .cache.config import CacheConfig
 
 Life = Literal["owned", "shared"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -26,6 +29,7 @@ class EngineConfig:
     bind       "" for this user's processes only, else "tcp://host:port": work there, control on the next port
     keys       folder of CURVE keys (`outboard keys`); required to bind beyond loopback
     idle_exit  a shared engine ends after so long without a session; 0 never
+    cache      the step cache of runs that bring no settings of their own; None for none
     """
 
     roots: Mapping[str, tuple[Path, ...]]
@@ -40,6 +44,7 @@ class EngineConfig:
     blob_budget: int = 2**30
     adapter_budget: int = 2**32
     idle_exit: float = 0.0
+    cache: CacheConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")

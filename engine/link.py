@@ -28,6 +28,8 @@ class RankSpec:
     blob_budget: int
     adapter_budget: int
     registration: str
+    cache: dict[str, Any] = field(default_factory=dict)
+    """The configured step cache, fields of CacheConfig; empty: none."""
     leftovers: list[str] = field(default_factory=list)
     """Files that the ranks remove, beside the registration, when the supervisor was killed."""
 

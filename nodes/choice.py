@@ -12,6 +12,8 @@ PATHS: tuple[Path, ...] = ("auto", "whole_loop", "per_step")
 
 #: Where run settings travel inside a MODEL's options.
 OPTION = "outboard"
+#: And those of the step cache.
+CACHE_OPTION = "outboard_cache"
 
 
 @dataclass(frozen=True)

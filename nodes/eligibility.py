@@ -15,7 +15,7 @@ import comfy.model_sampling
 import torch
 
 from . import sampler_name, skipping
-from .choice import OPTION, RunSettings
+from .choice import CACHE_OPTION, OPTION, RunSettings
 from .guidance import PLACES, Guided
 from .stock_guidance import WRAPPER as PREDICT_NOISE
 
@@ -32,6 +32,7 @@ OPTION_KEYS = frozenset(
         "denoise_mask_function",
         OPTION,
         *DECIDED_BY_THE_ENGINE,
+        CACHE_OPTION,
     }
 )
 TRANSFORMER_KEYS = frozenset(
@@ -158,6 +159,15 @@ def _wrappers(loop: Loop) -> str:
         if any((callbacks.get(kind) or {}).values()):
             return f"{kind} callback"
     return ""
+
+
+def code_around(loop: Loop) -> str:
+    """What is around the model that no stock node is known for: a guider, a wrapper, a function; or ""."""
+    known = loop.guided
+    guider = "" if known.kind else f"guider {type(loop.guider).__name__}"
+    wrapper = "model_function_wrapper" if loop.options.get("model_function_wrapper") else ""
+    calc = "sampler_calc_cond_batch_function" if loop.options.get("sampler_calc_cond_batch_function") else ""
+    return guider or known.unknown() or wrapper or calc or _wrappers(loop)
 
 
 def _mask(loop: Loop) -> str:

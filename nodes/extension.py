@@ -7,6 +7,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from ..engine.demo.assets import MODEL_ROOT
 from . import routes
+from .cache_node import OutboardCacheSettings
 from .demo_nodes import OutboardDigitDecode, OutboardDigitPrompt
 from .engine_node import OutboardEngine, OutboardSettings
 from .ksampler import OutboardKSampler
@@ -33,6 +34,7 @@ class OutboardExtension(ComfyExtension):
             OutboardKSampler,
             OutboardEngine,
             OutboardSettings,
+            OutboardCacheSettings,
             OutboardReport,
             OutboardDigitPrompt,
             OutboardDigitDecode,

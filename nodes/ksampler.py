@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import comfy.samplers
-import nodes as comfy_nodes
 from comfy_api.latest import io
 
+import nodes as comfy_nodes
+
+from ..engine.cache.presets import PRESETS
+from ..protocol.messages.cache import CacheSettings
+from .caching import with_cache
 from .choice import OPTION, RunSettings
 from .engine_node import SettingsType
 from .patcher import OutboardPatcher
@@ -40,6 +44,7 @@ class OutboardKSampler(io.ComfyNode):
                 SettingsType.Input(
                     "settings", optional=True, tooltip="How the steps run; see Outboard Settings."
                 ),
+                *cache_inputs(),
             ],
             outputs=[io.Latent.Output(), io.String.Output(display_name="report")],
         )
@@ -58,10 +63,14 @@ class OutboardKSampler(io.ComfyNode):
         latent_image: dict[str, Any],
         denoise: float,
         settings: RunSettings | None = None,
+        enable_cache: bool = False,
+        cache_mode: Literal["quality", "balanced", "fast"] = "balanced",
     ) -> io.NodeOutput:
         if settings is not None and isinstance(model, OutboardPatcher):
             model = model.clone()
             model.model_options[OPTION] = settings
+        if enable_cache:
+            model = with_cache(model, CacheSettings(preset=cache_mode))
         with collecting() as entries:
             (latent,) = comfy_nodes.common_ksampler(
                 model,
@@ -76,3 +85,23 @@ class OutboardKSampler(io.ComfyNode):
                 denoise=denoise,
             )
         return io.NodeOutput(latent, "\n".join(entry.text for entry in entries) or STOCK)
+
+
+def cache_inputs() -> list[Any]:
+    """The step cache's two widgets, last: a saved workflow stores widgets by their order."""
+    return [
+        io.Boolean.Input(
+            "enable_cache",
+            default=False,
+            optional=True,
+            tooltip="Reuse steps that hardly differ, which is faster and changes the picture a little. "
+            "Off: as the MODEL or the engine says.",
+        ),
+        io.Combo.Input(
+            "cache_mode",
+            options=list(PRESETS),
+            default="balanced",
+            optional=True,
+            tooltip="With enable_cache. quality: closest to the picture without cache; fast: fewest steps.",
+        ),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from ..protocol.adapters import AdapterSet
 from ..protocol.errors import OutboardError
 from ..protocol.messages import Message
+from ..protocol.messages.cache import CacheSettings, Schedule
 from ..protocol.messages.client import CloseRun, Load, Predict, Run
 from ..protocol.messages.common import ModelRef, ModelSettings, Report
 from ..protocol.messages.control import Unload
@@ -28,6 +30,16 @@ UNLOAD_TIMEOUT = 10.0
 LARGEST_ITEM = 4
 
 
+@dataclass(frozen=True, eq=False)
+class Stepping:
+    """A loop that runs in ComfyUI: why, with which sampler, and what the engine must know to cache it."""
+
+    reason: str
+    sampler: str
+    schedule: Schedule
+    cache: CacheSettings | None = None
+
+
 class RemoteModel:
     """Loads, runs and drops one file. `footprint`: bytes it takes on the engine's device when resident."""
 
@@ -41,6 +53,7 @@ class RemoteModel:
         self._resident = 0
         self._resident_at = -1
         self._run: StepRun | None = None
+        self._stepping: Stepping | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -76,18 +89,18 @@ class RemoteModel:
         return from_wire(result.latent).clone(), result
 
     @contextmanager
-    def stepping(self, reason: str, sampler: str, publish: Callable[[Report], object]) -> Iterator[None]:
+    def stepping(self, loop: Stepping, publish: Callable[[Report], object]) -> Iterator[None]:
         """Predictions inside the block belong to one run; its report is published at the end."""
-        outer = self._run
+        outer = self._run, self._stepping
         with self._new_run() as run:
-            self._run = run
+            self._run, self._stepping = run, loop
             try:
                 yield
             finally:
-                self._run = outer
+                self._run, self._stepping = outer
                 closed = self._close(run.id)
         if closed is not None:
-            publish(closed.model_copy(update={"reason": reason, "sampler": sampler}))
+            publish(closed.model_copy(update={"reason": loop.reason, "sampler": loop.sampler}))
 
     def predict(
         self,
@@ -114,6 +127,7 @@ class RemoteModel:
         branches: Sequence[str],
         arguments: Mapping[str, Any],
     ) -> torch.Tensor:
+        loop = self._stepping
         request = Predict(
             run=run.id,
             model=self.ref,
@@ -124,6 +138,8 @@ class RemoteModel:
             branches=list(branches),
             conditioning=run.repeated(arguments),
             adapters=self.session.adapt(self.adapters),
+            schedule=loop.schedule if loop else None,
+            cache=loop.cache if loop else None,
         )
         while True:
             changes = {

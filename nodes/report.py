@@ -104,6 +104,7 @@ def line(report: Report) -> str:
     parts = [
         f"{path} ({report.reason})" if report.reason else path,
         _count(report.steps, "step"),
+        _reuse(report),
         _count(report.forwards, "forward"),
         f"{report.splits} split for memory" if report.splits else "",
         f"{report.seconds:.2f} s",
@@ -114,6 +115,15 @@ def line(report: Report) -> str:
         f"{_count(len(report.unmatched_keys), 'LoRA key')} unmatched" if report.unmatched_keys else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _reuse(report: Report) -> str:
+    """`12 of 28 steps reused`, where a step cache was asked for."""
+    if report.cache is None:
+        return ""
+    if not report.cache.values:
+        return "step cache off"
+    return f"{report.steps_reused} of {report.cache.steps} steps reused"
 
 
 def _count(number: int, noun: str) -> str:

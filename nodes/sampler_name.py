@@ -37,9 +37,12 @@ def label_of(sampler: Any) -> str:
 def plain_options(sampler: Any) -> dict[str, Scalar] | None:
     """The sampler's extra options, None when one of them is not plain data."""
     options: Mapping[str, Any] = sampler.extra_options
-    if all(value is None or isinstance(value, (bool, int, float, str)) for value in options.values()):
-        return dict(options)
-    return None
+    return dict(options) if all(map(is_plain, options.values())) else None
+
+
+def is_plain(value: Any) -> bool:
+    """Whether an option is plain data."""
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def differential_strength(function: Any) -> float | None:

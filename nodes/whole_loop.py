@@ -17,11 +17,11 @@ from ..protocol.messages.client import Run
 from ..protocol.messages.common import Differential, FlowSampling, Mask
 from ..protocol.messages.engine import Step
 from ..protocol.torch import from_wire, to_wire
-from . import refusals, sampler_name
+from . import caching, refusals, sampler_name
 from .eligibility import PREVIEW_MODULE, Loop, reason_against
 from .inert import Reader
 from .progress import LoadingProgress
-from .remote import RemoteModel
+from .remote import RemoteModel, Stepping
 from .report import publish
 from .trial import TRIALS
 
@@ -64,9 +64,15 @@ def sampler_sample(
             f"This sampler cannot run as a whole loop in the engine: {reason}.",
             hint="Set the path to auto in the Outboard Settings node.",
         )
+    stepping = Stepping(
+        reason,
+        sampler_name.label_of(loop.sampler),
+        caching.schedule_of(loop),
+        caching.settings_of(loop.options),
+    )
     with ExitStack() as runs:
         for model in _remotes(guider):
-            runs.enter_context(model.stepping(reason, sampler_name.label_of(loop.sampler), publish))
+            runs.enter_context(model.stepping(stepping, publish))
         sampled: torch.Tensor = executor(
             guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar
         )
@@ -112,6 +118,7 @@ def _request(loop: Loop, remote: RemoteModel) -> Run:
         seed=loop.extra_args["seed"],
         **loop.guided.fields(extra, remote.intern),
         mask=_mask(loop),
+        cache=caching.settings_of(loop.options),
         generator="cuda" if loop.noise.device.type == "cuda" else "cpu",
         preview=wants_x0(loop.callback),
         adapters=remote.session.adapt(remote.adapters),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from outboard.protocol.messages import Message, Record, adapters, client, common, control, engine, guidance
+from outboard.protocol.messages import (
+    Message,
+    Record,
+    adapters,
+    cache,
+    client,
+    common,
+    control,
+    engine,
+    guidance,
+)
 from outboard.protocol.values import ITEM_SIZES, Blob, WireTensor
 
 DIGEST = "0123456789abcdef" * 2
@@ -29,8 +39,23 @@ CONDITIONING = {
     "scalar": tensor(),
 }
 EMPTY = common.Branch(id="n", conditioning={"context": tensor(1, 7, 8, dtype="bfloat16")})
+CACHE = cache.CacheSettings(
+    preset="custom",
+    values={"residual_diff_threshold": 0.2, "scm_compute_bins": [2, 1], "skip_fn_on_static": False},
+    force=True,
+)
 REPORT = common.Report(
-    path="per_step", reason="areas", peak_bytes=[1, 2], low_bit_layers={"fp8": 3}, unmatched_keys=["a.lora_A"]
+    path="per_step",
+    reason="areas",
+    peak_bytes=[1, 2],
+    low_bit_layers={"fp8": 3},
+    unmatched_keys=["a.lora_A"],
+    cache=cache.CacheReport(
+        values={"scm_cache_bins": [3], "scm_preset": "none"},
+        hit_rates={"p": 0.5},
+        residuals=[cache.Residual(step=1, distance=0.25)],
+        notes=["off"],
+    ),
 )
 
 SAMPLES: tuple[Message, ...] = (
@@ -89,6 +114,7 @@ SAMPLES: tuple[Message, ...] = (
             mask=tensor(1, 1, 4, 4),
             differential=common.Differential(strength=1.0, sigma_min=0.0, sigma_max=1.0),
         ),
+        cache=CACHE,
         preview=True,
         adapters=DIGEST,
         reply=common.Slot(segment="outboard-e-0123456789abcdef-1", offset=64, nbytes=1024),
@@ -101,6 +127,10 @@ SAMPLES: tuple[Message, ...] = (
         sigma=0.25,
         branches=["p", "n"],
         conditioning=CONDITIONING,
+        schedule=cache.Schedule(
+            sampler="euler", sampler_options={"eta": 0.0}, sigmas=tensor(5), objection="tiles"
+        ),
+        cache=CACHE,
     ),
     client.CloseRun(run="r-1"),
     client.Bye(),

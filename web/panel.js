@@ -1,5 +1,7 @@
 // The sidebar tab: every engine this ComfyUI uses, what it holds, and what the latest runs did.
 
+import { cacheView } from "./cache.js";
+
 const REFRESH_MS = 2000;
 const GIB = 2 ** 30;
 
@@ -26,12 +28,13 @@ async function update(content, api) {
     content.replaceChildren(make("p", {}, `ComfyUI does not answer: ${error.message}`));
     return;
   }
+  const open = new Set([...content.querySelectorAll("details[open]")].map((run) => run.dataset.run));
   content.replaceChildren(
     make("h3", {}, "Engines"),
     ...(state.engines.length ? state.engines.map(engineCard) : [make("p", {}, "None yet. The first Outboard loader starts one.")]),
     unloadButton(content, api),
     make("h3", {}, "Latest runs"),
-    ...(state.reports.length ? state.reports.map(runCard) : [make("p", {}, "None yet.")]),
+    ...(state.reports.length ? state.reports.map((report) => runCard(report, open)) : [make("p", {}, "None yet.")]),
   );
 }
 
@@ -47,10 +50,13 @@ function engineCard(engine) {
   return card(`${engine.address} · ${engine.device}`, rows, { "data-state": engine.state });
 }
 
-function runCard(report) {
+// A run that was unfolded stays so while the panel is refreshed.
+function runCard(report, open) {
   const facts = make("pre", { style: "white-space: pre-wrap; font-size: 0.75rem" }, JSON.stringify(report.facts, null, 2));
-  const details = make("details", { class: "outboard-run", style: "margin-bottom: 0.5rem" });
-  details.append(make("summary", {}, `Node ${report.node}: ${report.line}`), facts);
+  const details = make("details", { class: "outboard-run", style: "margin-bottom: 0.5rem", "data-run": `${report.node} ${report.time}` });
+  details.open = open.has(details.dataset.run);
+  const cache = cacheView(report.facts.cache);
+  details.append(make("summary", {}, `Node ${report.node}: ${report.line}`), ...(cache ? [cache] : []), facts);
   return details;
 }
 

@@ -20,6 +20,7 @@ BENCHES: Mapping[str, str] = {
     "step": "one step of each model family against ComfyUI's own module",
     "load": "a large checkpoint into the engine against reading the same file",
     "lora": "a LoRA's strength changed against copying the weights it rewrites",
+    "cache": "each preset of the step cache against the same run without one",
 }
 #: Paths that a benchmark takes besides, and what they are for.
 PATHS: Mapping[str, Mapping[str, str]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from ...protocol.client import Client
 from ...protocol.errors import EngineStartError, InvalidRequestError
 from ...protocol.messages.control import Shutdown
+from ..cache.config import read_config
 from ..cli import write
 from ..config import DTYPES, KINDS, EngineConfig, Environment, parse_bytes
 from ..launch import running
@@ -60,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="tcp://HOST:PORT",
         help="also listen there (needs keys) and on the next port",
     )
+    add("--cache-dit-config", type=Path, default=None, metavar="FILE",
+        help="cache-dit's YAML: the step cache of runs without settings of their own")  # fmt: skip
     add("--keys", type=Path, default=None, metavar="DIR", help="folder made by `outboard keys`")
     add("--idle-exit", type=float, default=0.0, metavar="SECONDS", help="end after so long without a message")
     add("--stop", action="store_true", help="end the running shared engine instead")
@@ -101,6 +104,7 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         blob_budget=options.blob_budget,
         adapter_budget=options.adapter_budget,
         idle_exit=options.idle_exit,
+        cache=read_config(Environment().variables, options.cache_dit_config),
     )
 
 

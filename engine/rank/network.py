@@ -13,6 +13,7 @@ from ..models.model import Model
 from ..sampling.call import Call
 from ..sampling.conditioning import cut_rows
 from .failure import ran_out_of_memory
+from .step_cache import CachedRun
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +33,15 @@ class Rows:
         return Rows(self.x[own], self.timestep[own], conditioning, call)
 
 
-def evaluate(model: Model, rows: Rows) -> Tensor:
+def evaluate(model: Model, rows: Rows, cached: CachedRun) -> Tensor:
     """Return v [N, C, ...].
 
     What a network remembers between steps belongs to the run, the branch and the row; `rows.call` names them.
     Raises OutOfMemoryError saying which rows did not fit.
     """
     try:
-        return model.predict(rows.x, rows.timestep, rows.conditioning)
+        with cached.step(model, rows.call):
+            return model.predict(rows.x, rows.timestep, rows.conditioning)
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise

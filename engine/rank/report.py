@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...protocol.messages.client import Run
 from ...protocol.messages.common import Report
 from ..models.model import Model
+from .cache_report import steps_reused
 from .conditioning import wire_bytes
 from .device import describe, peak_bytes
 from .dtype import dtype_name
@@ -47,6 +48,8 @@ def run_report(
         adapters=worn.adapters,
         adapted_weights=worn.weights,
         unmatched_keys=list(worn.unmatched),
+        steps_reused=steps_reused(outcome.cache),
+        cache=outcome.cache,
     )
 
 

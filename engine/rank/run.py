@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ...protocol.errors import EngineError
+from ...protocol.messages.cache import CacheReport
 from ...protocol.messages.client import Run
 from ...protocol.messages.engine import Step as StepEvent
 from ...protocol.messages.guidance import Momentum
-from ...protocol.torch import to_wire
+from ...protocol.torch import from_wire, to_wire
 from ..models.model import Model
 from ..sampling.call import Call, Forward
 from ..sampling.flow import Flow
@@ -27,6 +28,7 @@ from .conditioning import inpaint_of, own_tensor, with_concat
 from .device import release_memory
 from .guidance import guide_of, momenta_of
 from .network import Rows, evaluate
+from .step_cache import CachedRun, Loop, uncached
 
 Tell = Callable[[StepEvent], None]
 
@@ -74,14 +76,24 @@ class Outcome:
     bytes_out: int
     splits: int = 0
     momenta: Sequence[Momentum] = ()
+    cache: CacheReport | None = None
 
 
-def run_loop(run: Run, model: Model, blobs: BlobStore, *, check: Callable[[], None], tell: Tell) -> Outcome:
+def run_loop(
+    run: Run,
+    model: Model,
+    blobs: BlobStore,
+    *,
+    check: Callable[[], None],
+    tell: Tell,
+    cached: CachedRun | None = None,
+) -> Outcome:
     """Sample `run` with `model`; `check` may raise CancelledError before each forward and after each step."""
+    cached = cached or uncached()
     flow = Flow(run.sampling.multiplier, run.sampling.noise_scale, run.sampling.shift)
     request = _request(run, flow, model.device)
     predictor = Predictor(
-        _forward(flow, model, check),
+        _forward(flow, model, check, cached),
         schedule=request.sigmas.tolist(),
         ragged=model.ragged,
         release=lambda: release_memory(model.device),
@@ -100,7 +112,13 @@ def run_loop(run: Run, model: Model, blobs: BlobStore, *, check: Callable[[], No
         watch.bytes_out + latent.nbytes,
         predictor.splits,
         momenta_of(guide.changes),
+        cached.report(),
     )
+
+
+def loop_of(run: Run) -> Loop:
+    """What the step cache must know of `run`."""
+    return Loop(run.sampler, run.sampler_options, from_wire(run.sigmas).float().reshape(-1).tolist())
 
 
 def _request(run: Run, flow: Flow, device: torch.device) -> SampleRequest:
@@ -118,11 +136,11 @@ def _request(run: Run, flow: Flow, device: torch.device) -> SampleRequest:
     )
 
 
-def _forward(flow: Flow, model: Model, check: Callable[[], None]) -> Forward:
+def _forward(flow: Flow, model: Model, check: Callable[[], None], cached: CachedRun) -> Forward:
     def forward(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], call: Call) -> Tensor:
         check()
         whole, given = with_concat(x, conditioning)
-        v = evaluate(model, Rows(whole, flow.timestep(sigma).float(), given, call))
+        v = evaluate(model, Rows(whole, flow.timestep(sigma).float(), given, call), cached)
         return flow.denoised(x, v.float(), sigma)
 
     return forward

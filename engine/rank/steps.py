@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
 
 from ...protocol.errors import InvalidRequestError, OutOfMemoryError
+from ...protocol.messages.cache import Schedule
 from ...protocol.messages.client import Predict
 from ...protocol.messages.common import Report
 from ...protocol.torch import from_wire
 from ..models.model import Model
-from ..sampling.call import Call
+from ..sampling.call import Call, step_at
 from .blobs import BlobStore
+from .cache_report import steps_reused
 from .conditioning import on_device, wire_bytes
 from .device import describe, peak_bytes, release_memory, reset_peak
 from .dtype import dtype_name
 from .kept import Kept
 from .network import Rows, evaluate
+from .step_cache import CachedRun, Caches, Loop, uncached
 from .wardrobe import Worn
 
 
@@ -43,6 +47,8 @@ class Account:
     adapters: int = 0
     adapted_weights: int = 0
     unmatched_keys: dict[str, None] = field(default_factory=dict)
+    cached: CachedRun = field(default_factory=uncached)
+    schedule: tuple[float, ...] = ()
     _level: float | None = field(default=None, repr=False)
 
     def at(self, level: float) -> None:
@@ -58,6 +64,7 @@ class Account:
         self.seconds_loading += worn.seconds
 
     def report(self, world_size: int, resident_bytes: int) -> Report:
+        cache = self.cached.report()
         return Report(
             path="per_step",
             model=self.model,
@@ -79,31 +86,50 @@ class Account:
             adapters=self.adapters,
             adapted_weights=self.adapted_weights,
             unmatched_keys=list(self.unmatched_keys),
+            steps_reused=steps_reused(cache),
+            cache=cache,
         )
 
 
 class Accounts:
     """The open per-step runs by session and run; a session's end drops its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
         self._open: dict[tuple[str, str], Account] = {}
 
-    def open(self, session: str, run: str, name: str, model: Model) -> Account:
-        """The account of a run. It holds no model, so that unloading one in the middle frees it."""
-        account = self._open.get((session, run))
+    def open(self, session: str, request: Predict, model: Model) -> Account:
+        """The account of a request's run. It holds no model, so that unloading one in the middle frees it.
+
+        Raises InvalidRequestError for step cache settings that cannot be.
+        """
+        key = (session, request.run)
+        account = self._open.get(key)
         if account is None:
             reset_peak(model.device)
-            dtype = dtype_name(model.dtype)
+            name, dtype, loop = request.model.name, dtype_name(model.dtype), _loop(request.schedule)
+            cached = self._caches.open(request.cache, model, name, key, loop)
             account = Account(name, model.family, dtype, model.device, model.low_bit_layers)
-            self._open[session, run] = account
+            account.cached, account.schedule = cached, tuple(loop.sigmas)
+            self._open[key] = account
         return account
 
     def close(self, session: str, run: str) -> Account | None:
-        return self._open.pop((session, run), None)
+        account = self._open.pop((session, run), None)
+        if account is not None:
+            account.cached.forget()
+        return account
 
     def end_session(self, session: str) -> None:
         for key in [key for key in self._open if key[0] == session]:
-            del self._open[key]
+            self.close(*key)
+
+
+def _loop(schedule: Schedule | None) -> Loop:
+    if schedule is None:
+        return Loop("", {}, ())
+    sigmas = from_wire(schedule.sigmas).float().reshape(-1).tolist()
+    return Loop(schedule.sampler, schedule.sampler_options, sigmas, schedule.objection)
 
 
 def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) -> tuple[torch.Tensor, float]:
@@ -117,7 +143,11 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
     rows = Rows(
         x.to(device), timestep.to(device, torch.float32), conditioning, _call(request, account, level)
     )
-    v = _evaluated(model, rows, account).cpu()
+    with ExitStack() as failed:
+        # A run that failed or was taken back must leave nothing, should it go on after all.
+        failed.callback(account.cached.forget)
+        v = _evaluated(model, rows, account).cpu()
+        failed.pop_all()
     seconds = time.perf_counter() - began
     account.seconds += seconds
     account.bytes_in += request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)
@@ -126,11 +156,12 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
 
 
 def _call(request: Predict, account: Account, level: float) -> Call:
-    """Whose rows a request carries; the step is the number of noise levels its run has seen before."""
+    """Whose rows a request carries. Without a schedule, a step is a noise level that the run has seen."""
     rows, branches = request.x.shape[0], tuple(request.branches)
     if branches and rows % len(branches):
         raise InvalidRequestError(f"{rows} rows cannot be shared out among {len(branches)} conditionings.")
-    return Call(branches, rows // max(len(branches), 1), account.steps - 1, level)
+    step = step_at(account.schedule, level) if account.schedule else account.steps - 1
+    return Call(branches, rows // max(len(branches), 1), step, level)
 
 
 def _evaluated(model: Model, rows: Rows, account: Account) -> torch.Tensor:
@@ -138,7 +169,7 @@ def _evaluated(model: Model, rows: Rows, account: Account) -> torch.Tensor:
     alone = len(rows.call.branches) < 2
     if alone or not account.splits:
         try:
-            v = evaluate(model, rows)
+            v = evaluate(model, rows, account.cached)
         except OutOfMemoryError:
             if alone:
                 raise
@@ -147,6 +178,6 @@ def _evaluated(model: Model, rows: Rows, account: Account) -> torch.Tensor:
             return v
         account.splits += 1
         release_memory(model.device)
-    parts = [evaluate(model, rows.branch(index)) for index in range(len(rows.call.branches))]
+    parts = [evaluate(model, rows.branch(index), account.cached) for index in range(len(rows.call.branches))]
     account.forwards += len(parts)
     return torch.cat(parts)

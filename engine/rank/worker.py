@@ -24,6 +24,7 @@ from ...protocol.torch import to_wire
 from ..link import Done, EndSession, RankSpec, Reply
 from .adapters import AdapterStore
 from .blobs import BlobStore
+from .cache_wish import config_from
 from .device import peak_bytes, reset_peak
 from .dtype import dtype_name
 from .failure import as_outboard
@@ -31,7 +32,8 @@ from .interruption import interruptible
 from .io import Line
 from .report import run_report
 from .residency import Loan, Residency
-from .run import run_loop
+from .run import loop_of, run_loop
+from .step_cache import Caches
 from .steps import Accounts, predict
 from .tickets import Ticket
 from .wardrobe import Worn
@@ -57,7 +59,8 @@ class Worker:
         self._blobs = blobs
         self._adapters = adapters
         self._segments = segments
-        self._accounts = Accounts()
+        self._caches = Caches(config_from(spec.cache))
+        self._accounts = Accounts(self._caches)
         self._residency = Residency(device, spec.dtype, spec.memory_budget, spec.adapter_budget)
         self._handlers: Mapping[type[Message], Callable[[Any, Ticket], Message]] = {
             Load: self._load,
@@ -108,8 +111,13 @@ class Worker:
         loan, worn = self._dressed(run, ticket)
         reset_peak(self._device)
         tell = partial(self._tell, ticket)
-        with self._interruptible(loan, ticket):
-            outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell)
+        key = (ticket.task.session, ticket.task.key)
+        cached = self._caches.open(run.cache, loan.model, run.model.name, key, loop_of(run))
+        try:
+            with self._interruptible(loan, ticket):
+                outcome = run_loop(run, loan.model, self._blobs, check=ticket.check, tell=tell, cached=cached)
+        finally:
+            cached.forget()
         report = run_report(
             run,
             loan.model,
@@ -124,7 +132,7 @@ class Worker:
 
     def _predict(self, request: Predict, ticket: Ticket) -> Prediction:
         loan, worn = self._dressed(request, ticket)
-        account = self._accounts.open(ticket.task.session, request.run, request.model.name, loan.model)
+        account = self._accounts.open(ticket.task.session, request, loan.model)
         account.seconds_loading += loan.seconds_loading
         account.wear(worn)
         account.seconds_queued += ticket.task.queued

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -160,6 +160,7 @@ class Group:
             memory_budget=config.memory_budget,
             blob_budget=config.blob_budget,
             adapter_budget=config.adapter_budget,
+            cache=asdict(config.cache) if config.cache else {},
             leftovers=[str(path) for path in self.leftovers],
             registration=str(self.registration),
         )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .adapters import Adapter
 from .base import Digest, Identifier, MaybeDigest, Message, Tensor, Text
+from .cache import CacheSettings, Schedule
 from .common import Branch, Conditioning, FlowSampling, Mask, ModelRef, ModelSettings, Scalar, Slot
 from .guidance import Cfg, Change, Guidance
 
@@ -76,6 +77,7 @@ class Run(Message):
     negative: list[Branch] | None = None
     mask: Mask | None = None
     generator: Literal["cpu", "cuda"] = "cpu"
+    cache: CacheSettings | None = None
     preview: bool = False
     adapters: MaybeDigest = ""
     reply: Slot | None = None
@@ -85,7 +87,8 @@ class Predict(Message):
     """One call of the DiT inside a loop that runs in ComfyUI. Answered by `prediction`.
 
     x [R, C, ...] in any float dtype, timestep [R] (or [R, T]) fp32; rows are grouped by branch, in the
-    order of `branches`. `run` keys whatever the engine remembers between the calls of one sampling.
+    order of `branches`. `run` keys whatever the engine remembers between the calls of one sampling,
+    and `schedule` says which sampling that is: by it and `sigma` each call has its place.
     """
 
     type: ClassVar[str] = "predict"
@@ -97,6 +100,8 @@ class Predict(Message):
     sigma: float | None = None
     branches: list[Identifier] = Field(default_factory=list)
     conditioning: Conditioning
+    schedule: Schedule | None = None
+    cache: CacheSettings | None = None
     adapters: MaybeDigest = ""
     reply: Slot | None = None
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from .base import Digest, Identifier, Record, Tensor, Text
+from .cache import CacheReport
 
 Scalar = bool | int | float | str | None
 Conditioning = dict[str, Any]
@@ -139,4 +140,5 @@ class Report(Record):
     adapters: int = 0
     adapted_weights: int = 0
     unmatched_keys: list[Text] = Field(default_factory=list)
+    cache: CacheReport | None = None
     ignored: list[Text] = Field(default_factory=list)

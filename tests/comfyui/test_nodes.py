@@ -23,6 +23,7 @@ NODES = {
     "OutboardKSampler": "KSampler",
     "OutboardEngine": "",
     "OutboardSettings": "",
+    "OutboardCacheSettings": "",
     "OutboardReport": "",
     "OutboardDigitPrompt": "",
     "OutboardDigitDecode": "",

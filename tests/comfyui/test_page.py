@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from comfyui.conftest import REPOSITORY
+from comfyui.graphs import DIGITS, Graph, sampled, saved
+from comfyui.pairs import succeeded
 from comfyui.server import ComfyServer
 
 CHROMIUM = next(
@@ -102,6 +104,30 @@ BADGE = """() => {
   const texts = (node?.badges ?? []).map(badge => (typeof badge === 'function' ? badge() : badge).text);
   return texts.find(text => text?.includes('loop')) ?? null;
 }"""
+
+
+def test_the_panel_draws_what_the_step_cache_did(page: Any, comfy: ComfyServer) -> None:
+    graph = Graph()
+    values = {"Fn_compute_blocks": 1, "max_warmup_steps": 3, "residual_diff_threshold": 0.3}
+    loaded = DIGITS.model(graph, ours=True)
+    model = graph.add("OutboardCacheSettings", model=loaded, preset="custom", **values)
+    latent = sampled(graph, model, *DIGITS.texts(graph), DIGITS.latent(graph), steps=12)
+    saved(graph, latent, "panel")
+    succeeded(comfy.run(graph.nodes))
+    newest = comfy.get("/outboard/status")["reports"][0]
+    run = page.locator(".outboard-run").filter(has_text=newest["line"]).first
+    run.locator("summary").click(timeout=10_000)
+    page.wait_for_timeout(2500)
+    assert run.locator(".outboard-cache-plot").is_visible(), "a refresh must not fold it"
+    page.screenshot(path=str(comfy.base / "cache.png"))
+    cache = newest["facts"]["cache"]
+    marks = run.locator("rect:not([data-state=part])")
+    states = marks.evaluate_all("marks => marks.map(mark => mark.dataset.state)")
+    assert states == ["computed" if computed else "reused" for computed in cache["computed"]]
+    assert "reused" in states
+    curve = run.locator(".outboard-cache-curve").get_attribute("points")
+    assert len(curve.split()) == len(cache["residuals"]) == 9
+    assert "of the blocks spared" in run.locator(".outboard-cache").inner_text()
 
 
 def test_the_example_workflows_are_offered_as_templates(comfy: ComfyServer) -> None:

@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import harness
+from cached_runs import wrapped
+from outboard.engine.demo.assets import MODEL
 from outboard.engine.launch import Engine
+from outboard.engine.models.loader import load
+from outboard.engine.models.model import Model
 from outboard.protocol.client import Client
 
 
@@ -55,3 +60,11 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     harness.end_all(folder)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    """A digits model of the test's own, on which nothing may be left."""
+    loaded = load(MODEL, dtype=torch.float32, device=torch.device("cpu"))
+    yield loaded
+    assert not wrapped(loaded), "something was left on the model"

@@ -16,6 +16,7 @@ from outboard.protocol.messages import (
     Message,
     Record,
     adapters,
+    cache,
     common,
     control,
     engine,
@@ -28,7 +29,7 @@ SPEC = (tree.ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 RECORDS: dict[str, type[Record]] = {
     **{
         record.__name__: record
-        for module in (adapters, common, guidance, engine, control)
+        for module in (adapters, cache, common, guidance, engine, control)
         for record in vars(module).values()
         if isinstance(record, type) and issubclass(record, Record) and not issubclass(record, Message)
     },
