@@ -60,6 +60,8 @@ class CachedRun:
         self._plan: Plan | None = None
         self._model: ref[Model] | None = None
         self._tallies: list[Tally] = [Tally()]
+        self.weights = ""
+        """What the model wears: one that wears something else has no use for what was remembered."""
 
     def begin(self, model: Model) -> None:
         """Settle what will be done. Raises InvalidRequestError, or UnsupportedRequestError for a model."""
@@ -90,7 +92,12 @@ class CachedRun:
             return nullcontext()
         total = self._loop.total
         return self._joined(model).step(
-            run=self._key, rows=rows, index=min(call.step, total - 1), total=total, sigma=call.sigma
+            run=self._key,
+            rows=rows,
+            index=min(call.step, total - 1),
+            total=total,
+            sigma=call.sigma,
+            weights=self.weights,
         )
 
     def forget(self) -> None:

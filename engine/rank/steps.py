@@ -140,6 +140,7 @@ def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) 
     began = time.perf_counter()
     level = float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma
     account.at(level)
+    account.cached.weights = request.adapters
     rows = Rows(
         x.to(device), timestep.to(device, torch.float32), conditioning, _call(request, account, level)
     )
