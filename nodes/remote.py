@@ -137,13 +137,13 @@ class RemoteModel:
             sigma=sigma,
             branches=list(branches),
             conditioning=run.repeated(arguments),
-            adapters=self.session.adapt(self.adapters),
             schedule=loop.schedule if loop else None,
             cache=loop.cache if loop else None,
         )
         while True:
             changes = {
                 "conditioning": {**request.conditioning, **run.fresh(arguments)},
+                "adapters": self.session.adapt(self.adapters),
                 "reply": self.session.slot(x.numel() * LARGEST_ITEM),
             }
             told = LoadingProgress(self.ref.name)

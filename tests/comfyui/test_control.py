@@ -24,7 +24,7 @@ RESIDUALS = 2 * TOKENS * HIDDEN * 4
 
 def uncontrolled(graph: Graph, model: Link) -> Link:
     """Step by step for a reason that crosses nothing."""
-    changed = graph.add("RescaleCFG", model=model, multiplier=0.7)
+    changed = graph.add("OutboardTestPerStep", model=model)
     return sampled(graph, changed, *FLUX.texts(graph), FLUX.latent(graph), steps=STEPS)
 
 
@@ -82,7 +82,7 @@ def test_clip_tokens_and_latents_beside_the_text_cross_once(compare: Compare) ->
     """In a guider that keeps the loop in ComfyUI, so that each call could bring them again."""
 
     def build(graph: Graph, model: Link) -> Link:
-        changed = graph.add("RescaleCFG", model=model, multiplier=0.7)
+        changed = graph.add("OutboardTestPerStep", model=model)
         return sampled(graph, changed, *WAN_IMAGE.texts(graph), WAN_IMAGE.latent(graph), steps=STEPS, cfg=3.0)
 
     report = compare(WAN_IMAGE, build, "per_step").report
@@ -96,7 +96,7 @@ def test_a_reference_latent_crosses_once_and_the_rope_with_it(compare: Compare) 
         ropes = {
             f"{kind}_{axis}": 1.1 if kind == "scale" else 0.2 for kind in ("scale", "shift") for axis in "xyt"
         }
-        changed = graph.add("RescaleCFG", model=graph.add("ScaleROPE", model=model, **ropes), multiplier=0.7)
+        changed = graph.add("OutboardTestPerStep", model=graph.add("ScaleROPE", model=model, **ropes))
         reference = graph.add("OutboardTestLatent", seed=9, batch=1, channels=16, height=24, width=24)
         text = graph.add("ReferenceLatent", conditioning=FLUX.text(graph, 1), latent=reference)
         return sampled(graph, changed, text, FLUX.text(graph, 2), FLUX.latent(graph), steps=STEPS)
