@@ -25,7 +25,7 @@ Version = tuple[str, int, int, float]
 @dataclass(frozen=True)
 class Worn:
     """What a model wears: how many patches and files, on how many weights; what matched nothing; seconds to
-    change into it.
+    change into it, 0 when no weight was rewritten.
     """
 
     adapters: int = 0
@@ -59,11 +59,12 @@ class Wardrobe:
         patches: list[Patch] = []
         for entry in entries:
             patches += next(read).patches if isinstance(entry, FileEntry) else [entry]
-        self._overlay.use(patches)
+        touched = self._overlay.use(patches)
+        seconds = time.perf_counter() - began if touched.weights else 0.0
         left = dict.fromkeys(key for contents in files for key in contents.unmatched)
         unmatched = tuple(key for key in left if not key.startswith(TEXT_ENCODERS))
         weights = len({patch.key for patch in patches})
-        return Worn(len(entries), weights, unmatched, time.perf_counter() - began)
+        return Worn(len(entries), weights, unmatched, seconds)
 
     def _contents(self, entry: FileEntry) -> LoraContents:
         path = Path(entry.path)

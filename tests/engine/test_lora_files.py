@@ -67,6 +67,8 @@ def test_a_file_and_its_tensors_draw_the_same(mine: Client, folder: Path) -> Non
     assert torch.equal(by_file, by_tensors)
     assert (told.adapters, told.adapted_weights) == (1, len(adapted.matrices(1)))
     assert report.adapters == report.adapted_weights == told.adapted_weights
+    assert told.seconds_loading > 0
+    assert run(mine, adapted.lora(1))[1].seconds_loading == 0, "it was worn already"
     assert not torch.equal(by_file, run(mine, AdapterSet([]))[0])
 
 
