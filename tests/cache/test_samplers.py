@@ -53,7 +53,7 @@ def drawn(model: Model, sampler: str, choice: Choice | None) -> tuple[Tensor, Ta
     request = SampleRequest(sampler, schedule, noise, torch.zeros_like(noise), 0, FLOW)
     with around_forwards(ready.cache, "run", levels, settings=ready.settings) as (forward, tally):
 
-        def predict_x0(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any]) -> Tensor:
+        def predict_x0(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], _: object) -> Tensor:
             level = float(sigma[0])
             step = max(sum(known >= level for known in levels) - 1, 0)
             with forward(Call(("negative", "positive"), 1, step, level)):

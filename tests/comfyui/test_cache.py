@@ -139,7 +139,7 @@ def test_the_new_widgets_are_the_last(comfy: ComfyServer) -> None:
 
 @pytest.mark.parametrize("per_step", [False, True], ids=["whole", "stepped"])
 def test_fresh_noise_is_not_cached_unless_forced(comfy: ComfyServer, per_step: bool) -> None:
-    sampler = {"sampler_name": "euler_ancestral", "per_step": per_step, "steps": 12}
+    sampler: dict[str, Any] = {"sampler_name": "euler_ancestral", "per_step": per_step, "steps": 12}
     drawn = draw(comfy, settings={"preset": "balanced"}, **sampler)
     assert drawn.report["steps_reused"] == 0
     assert "fresh noise" in drawn.cache["notes"][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -59,7 +61,11 @@ def test_the_report_counts_every_row(model: Model, settings: CacheSettings) -> N
 
 
 def test_a_static_mask_saves_what_was_predicted_and_measures_nothing(model: Model) -> None:
-    values = {"scm_preset": "medium", "steps_computation_policy": "static", "Fn_compute_blocks": 1}
+    values: dict[str, Any] = {
+        "scm_preset": "medium",
+        "steps_computation_policy": "static",
+        "Fn_compute_blocks": 1,
+    }
     found = report(sampled(request(CacheSettings(preset="custom", values=values)), model))
     assert found.saving == found.saving_predicted > 0.2
     assert found.residuals == []
@@ -124,7 +130,7 @@ def test_the_second_of_two_transformers_has_settings_of_its_own(model: Model) ->
 def test_another_size_next_is_a_run_of_its_own(model: Model) -> None:
     caches = Caches(CacheConfig())
     large = torch.randn(1, 16, 12, 8, generator=torch.Generator().manual_seed(2))
-    fields = {"noise": to_wire(large), "latent": to_wire(torch.zeros_like(large))}
+    fields: dict[str, Any] = {"noise": to_wire(large), "latent": to_wire(torch.zeros_like(large))}
     small, wide = request(BALANCED), request(BALANCED, **fields)
     alone = [sampled(run, model).latent for run in (small, wide)]
     for run, expected in zip((small, wide, small), (*alone, alone[0]), strict=True):
@@ -153,7 +159,7 @@ def test_a_batch_is_its_rows(model: Model) -> None:
 
 
 def test_fresh_noise_is_refused_unless_forced(model: Model) -> None:
-    ancestral = {"sampler": "euler_ancestral"}
+    ancestral: dict[str, Any] = {"sampler": "euler_ancestral"}
     kept = report(sampled(request(BALANCED, **ancestral), model))
     assert (kept.values, kept.reused) == ({}, [])
     assert "fresh noise" in kept.notes[0]

@@ -125,7 +125,7 @@ def test_a_failed_call_forgets_the_run_and_the_next_computes(model: Model) -> No
     user = Stepper(opened(), model, "a", 3)
     for index in range(6):
         user.step(index)
-    broken = model.module.norm_out.register_forward_pre_hook(fail)
+    broken = model.module.get_submodule("norm_out").register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError, match="after all blocks"):
         user.step(6)
     broken.remove()
