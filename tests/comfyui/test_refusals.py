@@ -159,13 +159,17 @@ def test_a_model_whose_layers_cannot_be_skipped_is_named(comfy: ComfyServer, sub
     assert "SkipLayerGuidance" in message
 
 
-@pytest.mark.parametrize("name", ["attn2_patch", "noise_refiner", "stg_skip_self_attn", "audio_embeds"])
-def test_what_only_some_transformers_read_is_refused(comfy: ComfyServer, name: str) -> None:
-    if name == "attn2_patch" and versions.first().old:
-        pytest.skip("the Wan of this ComfyUI does not read it")
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [(WAN, "attn2_patch"), (Z_IMAGE, "noise_refiner"), (WAN, "stg_skip_self_attn"), (WAN, "audio_embeds")],
+    ids=lambda value: value if isinstance(value, str) else value.kind,
+)
+def test_what_only_some_transformers_read_is_refused(comfy: ComfyServer, subject: Subject, name: str) -> None:
+    if name in ("attn2_patch", "noise_refiner") and versions.first().old:
+        pytest.skip("this ComfyUI has no transformer that reads it")
     graph = Graph()
-    changed = graph.add("OutboardTestPatch", model=WAN.model(graph, ours=True), name=name)
-    saved(graph, sampled(graph, changed, *WAN.texts(graph), WAN.latent(graph)), "refused")
+    changed = graph.add("OutboardTestPatch", model=subject.model(graph, ours=True), name=name)
+    saved(graph, sampled(graph, changed, *subject.texts(graph), subject.latent(graph)), "refused")
     assert name in refused(comfy, graph)
 
 
