@@ -10,8 +10,6 @@ import comfy.weight_adapter
 
 from .weight_patches import WEIGHT, refuse
 
-KEY = "bypass_lora"
-
 
 def adapters_of(patcher: Any) -> Iterator[tuple[str, Any, float]]:
     """Each bypassed adapter: the weight's key, ComfyUI's adapter and its strength.

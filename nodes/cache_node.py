@@ -6,13 +6,14 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..engine.cache.choice import CUSTOM, OFF
 from ..engine.cache.presets import PRESETS
 from ..protocol.messages.cache import CacheSettings
 from .cache_inputs import single_inputs, values_of
 from .caching import with_cache
 from .compat import known
 
-CHOICES = ["off", *PRESETS, "custom"]
+CHOICES = [OFF, *PRESETS, CUSTOM]
 
 
 class OutboardCacheSettings(io.ComfyNode):

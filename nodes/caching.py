@@ -9,7 +9,7 @@ import torch
 
 from ..engine.cache.choice import Choice
 from ..protocol.errors import InvalidRequestError
-from ..protocol.messages.cache import CacheSettings, CacheValue, Schedule
+from ..protocol.messages.cache import CacheSettings, Schedule
 from ..protocol.torch import to_wire
 from . import sampler_name
 from .choice import CACHE_OPTION
@@ -38,13 +38,9 @@ def with_cache(model: Any, settings: CacheSettings) -> Any:
 
 def check(settings: CacheSettings) -> None:
     """Raise InvalidRequestError when `settings` contradict themselves, whatever the run."""
-    if settings.preset != "off":
-        preset = "" if settings.preset == "custom" else settings.preset
-        Choice(preset, tuples(settings.values), "Outboard Cache Settings").settings()
-
-
-def tuples(values: Mapping[str, CacheValue]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    choice = Choice.asked(settings, "Outboard Cache Settings")
+    if choice is not None:
+        choice.settings()
 
 
 def settings_of(options: Mapping[str, Any]) -> CacheSettings | None:

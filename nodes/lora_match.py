@@ -10,11 +10,9 @@ import comfy.lora
 import comfy.lora_convert
 import torch
 
+from ..engine.lora.names import of_text_encoder
 from ..engine.models.header import Header
 from .skeleton import TORCH_DTYPES
-
-#: Starts of the keys that a LoRA has for text encoders, which a MODEL has no weights for.
-TEXT_ENCODERS = ("lora_te", "text_encoder")
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def match(model: Any, header: Header) -> Match:
     names = model.state_dict().keys()
     targets = (key if isinstance(key, str) else key[0] for key in patches)
     unmatched = sorted(file.keys() - file.seen)
-    ours = tuple(key for key in unmatched if not key.startswith(TEXT_ENCODERS))
+    ours = tuple(key for key in unmatched if not of_text_encoder(key))
     return Match(frozenset(target for target in targets if target in names), len(file.seen), ours)
 
 

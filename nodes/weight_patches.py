@@ -9,6 +9,8 @@ import comfy.utils
 import comfy.weight_adapter
 import torch
 
+from ..engine.lora.patch import Patch
+from ..engine.lora.swap import swapped_halves
 from ..protocol.errors import UnsupportedRequestError
 from ..protocol.messages.adapters import Kind, WeightPatch
 from ..protocol.values import Blob, WireTensor
@@ -148,18 +150,11 @@ def _tensor(key: str, value: Any) -> torch.Tensor:
 
 
 def _reordered(key: str, kind: Kind, tensors: Tensors, function: Any) -> Tensors:
-    """`tensors` of a change whose rows `function` reorders: diffusers has shift and scale the other way."""
-    rows = _row_tensors(kind, tensors)
-    odd = any(tensors[name].shape[0] % 2 for name in rows)
-    if function is not comfy.utils.swap_scale_shift or not rows or odd:
+    """`tensors` of a change whose rows `function` reorders: diffusers has shift and scale the other way.
+
+    Raises UnsupportedRequestError for another function, and for a kind whose rows cannot be moved.
+    """
+    if function is not comfy.utils.swap_scale_shift:
         name = getattr(function, "__qualname__", type(function).__name__)
         refuse(f"The {kind} patch of the weight {key!r} of this MODEL is altered by {name}", LORAS)
-    return {name: function(value) if name in rows else value for name, value in tensors.items()}
-
-
-def _row_tensors(kind: Kind, tensors: Tensors) -> tuple[str, ...]:
-    """The tensors whose rows are those of the change; none where a change of rows cannot be made in them."""
-    if kind == "lokr":
-        return ("w1" if "w1" in tensors else "w1_a",)
-    plain: dict[str, tuple[str, ...]] = {"lora": ("up",), "loha": ("w1_a", "w2_a"), "diff": ("diff",)}
-    return () if "t1" in tensors else plain.get(kind, ())
+    return dict(swapped_halves(Patch(key, kind, tensors, 1.0)).tensors)

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from .errors import LimitError, ProtocolError, VersionError
 from .limits import DEFAULT, WireLimits, clip
 from .messages import MESSAGES, Message
+from .messages.base import is_identifier
 from .packing import BodyPacker, BodyReader, read_tensors
 from .transport import Frame, Placer, SegmentOpener
 from .version import PROTOCOL_VERSION, compatible
 
 _VERSION = re.compile(r"[0-9]{1,5}\.[0-9]{1,5}")
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: A header is small; msgpack's own first buffer, 256 KiB, would be mapped and unmapped for every message.
 _BUFFER = 4096
 
@@ -132,7 +132,7 @@ def _head(top: dict[str, Any]) -> tuple[str, str, str, str]:
     if not (isinstance(session, str) and isinstance(version, str)):
         raise ProtocolError("the header needs texts 'session' and 'outboard'")
     known = kind in MESSAGES and version == PROTOCOL_VERSION
-    if not (known or (_VERSION.fullmatch(version) and _NAME.fullmatch(kind))):
+    if not (known or (_VERSION.fullmatch(version) and is_identifier(kind))):
         raise ProtocolError(f"no version and type of a message: {clip((version, kind))}")
     if not (_is_name(request) and _is_name(session)):
         raise ProtocolError(f"no id and session of a message: {clip((request, session))}")
@@ -141,7 +141,7 @@ def _head(top: dict[str, Any]) -> tuple[str, str, str, str]:
 
 def _is_name(text: str) -> bool:
     """Whether `text` is empty or a name; nearly all are alphanumeric, which is told without the pattern."""
-    return (text.isalnum() and text.isascii() and len(text) <= 128) or not text or bool(_NAME.fullmatch(text))
+    return (text.isalnum() and text.isascii() and len(text) <= 128) or not text or is_identifier(text)
 
 
 def _unpack(frame: Frame, limits: WireLimits) -> Any:

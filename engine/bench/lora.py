@@ -19,7 +19,7 @@ import torch
 from ..lora.layout import layout_of
 from ..lora.overlay import Overlay
 from ..lora.patch import Patch
-from ..lora.stores import rows_of
+from ..lora.places import rows_of
 from ..models.flux1 import Flux1
 from ..models.loader import load
 from ..models.model import Model

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...protocol.errors import InvalidRequestError
+from ...protocol.messages.cache import CacheSettings
 from .presets import PRESETS, preset
 from .settings import Settings
 
@@ -14,6 +15,7 @@ from .settings import Settings
 MASKS = ("steps_computation_mask", "scm_preset", "scm_compute_bins", "scm_cache_bins")
 BINS = ("scm_compute_bins", "scm_cache_bins")
 ENABLE_TAYLORSEER = "enable_taylorseer"
+CUSTOM, OFF = "custom", "off"
 KNOWN = frozenset({field.name for field in fields(Settings)} | {ENABLE_TAYLORSEER})
 
 
@@ -21,7 +23,7 @@ KNOWN = frozenset({field.name for field in fields(Settings)} | {ENABLE_TAYLORSEE
 class Choice:
     """Single `values` on top of a `preset`, or else of cache-dit's defaults.
 
-    values      by the names of Settings, and `enable_taylorseer`
+    values      by the names of Settings, and `enable_taylorseer`; a list stands for a tuple
     origin      where it was written, for error messages
     """
 
@@ -33,11 +35,22 @@ class Choice:
         unknown = sorted(self.values.keys() - KNOWN)
         if unknown:
             raise InvalidRequestError(f"{self.origin}: there is no step cache setting {unknown[0]!r}.")
+        fixed = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.values.items()
+        }
+        object.__setattr__(self, "values", fixed)
         if self.preset and self.preset not in PRESETS:
             raise InvalidRequestError(
                 f"{self.origin}: there is no step cache preset {self.preset!r}.",
                 hint=f"Choose one of {', '.join(PRESETS)}.",
             )
+
+    @classmethod
+    def asked(cls, settings: CacheSettings, origin: str) -> Choice | None:
+        """What a request's `settings` choose; None for no cache. Raises InvalidRequestError."""
+        if settings.preset == OFF:
+            return None
+        return cls("" if settings.preset == CUSTOM else settings.preset, settings.values, origin)
 
     def updated(self, values: Mapping[str, Any], origin: str) -> Choice:
         """This choice with some values replaced."""

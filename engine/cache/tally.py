@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from .plan import Need, Plan
 from .state import Key
@@ -53,15 +52,3 @@ class Tally:
     def hit_rate(self) -> float:
         """The part of rows that was reused, 0 to 1."""
         return self.rows_reused / max(1, self.rows_computed + self.rows_reused)
-
-    def describe(self) -> dict[str, Any]:
-        """What a report shows."""
-        return {
-            "rows_computed": self.rows_computed,
-            "rows_reused": self.rows_reused,
-            "hit_rate": round(self.hit_rate, 4),
-            "blocks_computed": self.blocks_computed,
-            "blocks_total": self.blocks_total,
-            "peak_bytes": self.peak_bytes,
-            "notes": list(self.notes),
-        }

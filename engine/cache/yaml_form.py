@@ -5,6 +5,7 @@ Form: https://github.com/vipshop/cache-dit (Apache-2.0), docs/LOAD_CONFIGS.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from ...protocol.errors import InvalidRequestError
 from .choice import ENABLE_TAYLORSEER, KNOWN, Choice
 from .masks import SHARES
 
+log = logging.getLogger(__name__)
+
 SECTION = "cache_config"
-#: Sections of the same file that belong to other parts of the engine.
+#: Sections of the same file that are not the cache's; nothing reads them yet, which the log says.
 OTHER_SECTIONS = frozenset({"parallelism_config", "attention_backend", "quantize_config"})
 #: Keys that say what is always so here: each branch has its own state, and a run says how many steps it has.
 NOT_NEEDED = frozenset({"enable_separate_cfg", "enable_sperate_cfg", "num_inference_steps"})
@@ -75,6 +78,8 @@ def read_mapping(content: object, origin: str) -> Choice | None:
             raise InvalidRequestError(
                 f"{origin}: there is no section {name!r}.", hint=f"Cache settings go under `{SECTION}:`."
             )
+        if name != SECTION:
+            log.warning("%s: the section %s has no effect: the engine does not read it yet.", origin, name)
     section = content.get(SECTION)
     if SECTION not in content:
         return None

@@ -11,11 +11,11 @@ from ...protocol.errors import InternalError
 from ..models.model import Model
 from ..models.plan import Read
 from ..models.quant.linear import QuantLinear
-from .change import change
+from .change import change_all
 from .layout import FileWeight
 from .lowrank import Product, is_low_rank, products
 from .patch import Patch
-from .stores import kept_layer, part_of
+from .places import kept_layer, part_of
 
 Changes = dict[QuantLinear, list[Callable[[torch.Tensor], None]]]
 
@@ -65,11 +65,6 @@ class AtUseStore:
             stored = self._layer(read).stored(torch.float32)
             part_of(whole, read).copy_(stored[read.target_first :][: read.rows])
         return whole
-
-
-def change_all(whole: torch.Tensor, patches: Sequence[Patch]) -> None:
-    for patch in patches:
-        change(whole, patch)
 
 
 def _all(todos: Sequence[Callable[[torch.Tensor], None]], values: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .change import butterfly, misfit, rotations, scale_of
+from .change import butterfly, half, misfit, rotations, scale_of
 from .patch import Patch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -101,22 +101,14 @@ def _lora(run: _Operator, x: torch.Tensor, tensors: Tensors, _patch: Patch) -> t
 
 
 def _loha(run: _Operator, x: torch.Tensor, tensors: Tensors, _patch: Patch) -> torch.Tensor:
-    halves = []
-    for number in (1, 2):
-        left, right = tensors[f"w{number}_a"], tensors[f"w{number}_b"]
-        if "t1" in tensors:
-            core = tensors[f"t{number}"]
-            halves.append(torch.einsum("i j k l, j r, i p -> p r k l", core, right, left))
-        else:
-            halves.append(left @ right)
-    return run.own(x, halves[0] * halves[1])
+    return run.own(x, half(tensors, "w1", "t1") * half(tensors, "w2", "t2"))
 
 
 def _lokr(run: _Operator, x: torch.Tensor, tensors: Tensors, patch: Patch) -> torch.Tensor:
     """The right factor on groups of the input, then the left one across the groups."""
     if run.dims:
         raise misfit(patch, x)
-    left = tensors["w1"] if "w1" in tensors else tensors["w1_a"] @ tensors["w1_b"]
+    left = half(tensors, "w1")
     groups = x.reshape(*x.shape[:-1], left.shape[1], -1)
     if "w2" in tensors:
         inner = functional.linear(groups, tensors["w2"])

@@ -6,7 +6,7 @@ BOFT (2311.06243); scales, signs and orders are those of ComfyUI's results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -35,6 +35,12 @@ def change(weight: torch.Tensor, patch: Patch) -> None:
             _add_adapter(part, patch)
     except (RuntimeError, IndexError) as error:
         raise misfit(patch, part) from error
+
+
+def change_all(weight: torch.Tensor, patches: Sequence[Patch]) -> None:
+    """Apply `patches` one after the other; arguments and errors as of `change`."""
+    for patch in patches:
+        change(weight, patch)
 
 
 def misfit(patch: Patch, part: torch.Tensor) -> InvalidRequestError:
@@ -140,10 +146,11 @@ def _lora(_weight: torch.Tensor, tensors: Tensors, _patch: Patch) -> torch.Tenso
 
 
 def _loha(_weight: torch.Tensor, tensors: Tensors, _patch: Patch) -> torch.Tensor:
-    return _half(tensors, "w1", "t1") * _half(tensors, "w2", "t2")
+    return half(tensors, "w1", "t1") * half(tensors, "w2", "t2")
 
 
-def _half(tensors: Tensors, part: str, core: str) -> torch.Tensor:
+def half(tensors: Tensors, part: str, core: str = "") -> torch.Tensor:
+    """One of the two matrices of a LoHa or a LoKr: itself, its two factors' product, or that over a core."""
     if part in tensors:
         return tensors[part]
     if core in tensors:
@@ -154,7 +161,7 @@ def _half(tensors: Tensors, part: str, core: str) -> torch.Tensor:
 
 
 def _lokr(_weight: torch.Tensor, tensors: Tensors, _patch: Patch) -> torch.Tensor:
-    left, right = _half(tensors, "w1", ""), _half(tensors, "w2", "t2")
+    left, right = half(tensors, "w1"), half(tensors, "w2", "t2")
     return torch.kron(left[:, :, None, None] if right.ndim == 4 else left, right)
 
 

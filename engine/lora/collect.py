@@ -25,13 +25,16 @@ LOW_RANK = (
 )
 
 
-def collect(names: Mapping[str, Spot], tensors: LoraTensors, strength: float) -> list[Patch]:
-    """All patches that `tensors` hold for the weights of `names`, each spot's last one, as ComfyUI has it."""
+def collect(names: Mapping[str, Spot], tensors: LoraTensors) -> list[Patch]:
+    """All patches, at strength 1, that `tensors` hold for the weights of `names`.
+
+    Of several for one spot the last counts, as in ComfyUI.
+    """
     patches: dict[Spot, Patch] = {}
     for name, spot in names.items():
         bias = _bias_of(spot)
         known = bias if bias and FULL + bias.key in names else None
-        for place, patch in _patches(name, spot, known, tensors, strength):
+        for place, patch in _patches(name, spot, known, tensors):
             patches[place] = swapped_halves(patch) if place.swapped else patch
     return list(patches.values())
 
@@ -43,16 +46,14 @@ def _bias_of(spot: Spot) -> Spot | None:
     return Spot(spot.key.removesuffix(WEIGHT) + ".bias")
 
 
-def _patches(
-    name: str, spot: Spot, bias: Spot | None, tensors: LoraTensors, strength: float
-) -> Iterator[tuple[Spot, Patch]]:
+def _patches(name: str, spot: Spot, bias: Spot | None, tensors: LoraTensors) -> Iterator[tuple[Spot, Patch]]:
     alpha = float(tensors.take(f"{name}.alpha").item()) if f"{name}.alpha" in tensors else None
     dora = _some(tensors, name, {"dora_scale": "dora_scale"})
     for kind, find in ADAPTERS.items():
         found = find(name, tensors)
         if found:
-            yield spot, Patch(spot.key, kind, {**found, **dora}, strength, alpha=alpha, offset=spot.offset)
-    plain = Patch(spot.key, "diff", {"diff": torch.empty(0)}, strength, offset=spot.offset)
+            yield spot, Patch(spot.key, kind, {**found, **dora}, 1.0, alpha=alpha, offset=spot.offset)
+    plain = Patch(spot.key, "diff", {"diff": torch.empty(0)}, 1.0, offset=spot.offset)
     if f"{name}.w_norm" in tensors:
         yield spot, _difference(plain, tensors.take(f"{name}.w_norm"))
         if bias and f"{name}.b_norm" in tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -36,9 +36,13 @@ class LoraContents:
     matched: int
     unmatched: tuple[str, ...]
 
+    def at(self, strength: float) -> list[Patch]:
+        """The patches at another strength."""
+        return [replace(patch, strength=strength) for patch in self.patches]
 
-def read_lora(path: Path, model: Model | Detected, strength: float) -> LoraContents:
-    """Read the LoRA file `path` as ComfyUI's loader does for this model.
+
+def read_lora(path: Path, model: Model | Detected) -> LoraContents:
+    """Read the LoRA file `path` as ComfyUI's loader does for this model, its patches at strength 1.
 
     Raises CheckpointError for a file that is no LoRA, or of which nothing belongs to the model; keys of which
     only some belong to it are reported in `unmatched`, as in ComfyUI's log.
@@ -49,7 +53,7 @@ def read_lora(path: Path, model: Model | Detected, strength: float) -> LoraConte
     layout = layout_of(model)
     with path.open("rb", buffering=0) as file:
         tensors = LoraTensors(header, Reader(file, header, torch.device("cpu"), None, 1))
-        patches = tuple(collect(lora_names(layout), tensors, strength))
+        patches = tuple(collect(lora_names(layout), tensors))
     if not patches:
         raise _no_match(header, layout)
     return LoraContents(patches, len({patch.key for patch in patches}), tensors.left())

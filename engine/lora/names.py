@@ -65,6 +65,14 @@ PIPE = (
 )
 
 
+TEXT_ENCODERS = ("lora_te", "text_encoder")
+
+
+def of_text_encoder(key: str) -> bool:
+    """Whether a LoRA has the key for a text encoder, of which no diffusion model has a weight."""
+    return key.startswith(TEXT_ENCODERS)
+
+
 @dataclass(frozen=True)
 class Spot:
     """A weight, or some rows of it; `swapped`: what is added to it has its two halves in opposite order."""

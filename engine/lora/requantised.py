@@ -18,12 +18,12 @@ from ..models.plan import Read
 from ..models.quant.fill import LayerReader, Stored, cut, joined
 from ..models.quant.unpack import unpack
 from ..models.reader import Reader
-from .atuse import change_all
+from .change import change_all
 from .layout import FileWeight
 from .names import comfy_name
 from .patch import Patch
+from .places import kept_layer, part_of, rows_of
 from .requantise import requantised, round_by_chance, seed_of
-from .stores import kept_layer, part_of, rows_of
 
 STAGED = 16 << 20
 """Bytes read at a time."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocol.messages.cache import CacheSettings
-from ..cache.choice import Choice
+from ..cache.choice import CUSTOM, Choice
 from ..cache.config import CacheConfig
 
 #: The second of Wan 2.2's two transformers, by what its files are called: nothing in their headers tells.
 SECOND = re.compile(r"low[-_ ]?noise", re.IGNORECASE)
-CUSTOM, OFF = "custom", "off"
 
 
 @dataclass(frozen=True)
@@ -38,22 +37,14 @@ def wish_of(settings: CacheSettings | None, config: CacheConfig, model: str) -> 
     if settings is None:
         choice = config.secondary if SECOND.search(model) else config.primary
         return None if choice is None else Wish(choice, own=False)
-    if settings.preset == OFF:
-        return None
-    preset = "" if settings.preset == CUSTOM else settings.preset
-    return Wish(_choice(preset, settings.values, "The step cache settings"), own=True, force=settings.force)
+    asked = Choice.asked(settings, "The step cache settings")
+    return None if asked is None else Wish(asked, own=True, force=settings.force)
 
 
 def config_from(values: Mapping[str, Any]) -> CacheConfig:
     """The configuration of which `values` are the fields, after JSON."""
     primary, secondary = (
-        None if (choice := values.get(name)) is None else _choice(**choice)
+        None if (choice := values.get(name)) is None else Choice(**choice)
         for name in ("primary", "secondary")
     )
     return CacheConfig(primary, secondary, values.get("budget", 0))
-
-
-def _choice(preset: str, values: Mapping[str, Any], origin: str) -> Choice:
-    """A choice whose lists are tuples again."""
-    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return Choice(preset, fixed, origin)

@@ -14,7 +14,6 @@ from ...protocol.errors import InvalidRequestError, UnsupportedRequestError
 from ...protocol.messages.cache import CacheReport, CacheSettings
 from ..cache.config import CacheConfig
 from ..cache.controller import StepCache, install, installed, remove
-from ..cache.glue import rows_of
 from ..cache.plan import Plan
 from ..cache.safety import objection
 from ..cache.seam import sites_of
@@ -86,14 +85,13 @@ class CachedRun:
         """What the forward of `call` runs in."""
         if self._settings is None:
             return nullcontext()
-        rows = rows_of(call)
-        if not rows or len(set(rows)) < len(rows):
-            self._note(TWICE if rows else NO_BRANCHES)
+        if not call.branches or len(set(call.branches)) < len(call.branches):
+            self._note(TWICE if call.branches else NO_BRANCHES)
             return nullcontext()
         total = self._loop.total
         return self._joined(model).step(
             run=self._key,
-            rows=rows,
+            rows=call.keys,
             index=min(call.step, total - 1),
             total=total,
             sigma=call.sigma,

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from ...protocol.errors import CheckpointError
 from ..lora.file import LoraContents, read_lora
+from ..lora.names import of_text_encoder
 from ..lora.overlay import Overlay
 from ..lora.patch import Patch
 from ..models.header import read_header
 from ..models.model import Model
 from .adapters import Entry, FileEntry
 
-#: Starts of the keys that a LoRA has for text encoders, which are ComfyUI's.
-TEXT_ENCODERS = ("lora_te", "text_encoder")
-#: A file as it was at one time, at one strength: path, size, time of change, strength.
-Version = tuple[str, int, int, float]
+#: A file as it was at one time: path, size, time of change.
+Version = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -58,18 +57,18 @@ class Wardrobe:
         read = iter(files)
         patches: list[Patch] = []
         for entry in entries:
-            patches += next(read).patches if isinstance(entry, FileEntry) else [entry]
+            patches += next(read).at(entry.file.strength) if isinstance(entry, FileEntry) else [entry]
         touched = self._overlay.use(patches)
         seconds = time.perf_counter() - began if touched.weights else 0.0
         left = dict.fromkeys(key for contents in files for key in contents.unmatched)
-        unmatched = tuple(key for key in left if not key.startswith(TEXT_ENCODERS))
+        unmatched = tuple(key for key in left if not of_text_encoder(key))
         weights = len({patch.key for patch in patches})
         return Worn(len(entries), weights, unmatched, seconds)
 
     def _contents(self, entry: FileEntry) -> LoraContents:
         path = Path(entry.path)
         status = path.stat()
-        version = (entry.path, status.st_size, status.st_mtime_ns, entry.file.strength)
+        version = (entry.path, status.st_size, status.st_mtime_ns)
         if version not in self._files:
             self._files[version] = self._read(path, entry)
             while len(self._files) > 1 and sum(map(_nbytes, self._files.values())) > self._budget:
@@ -84,7 +83,7 @@ class Wardrobe:
                 f"The LoRA file {entry.file.name} ({path}) has changed since it was asked for.",
                 hint="Queue the prompt once more.",
             )
-        return read_lora(path, self._model, entry.file.strength)
+        return read_lora(path, self._model)
 
 
 def _nbytes(contents: LoraContents) -> int:

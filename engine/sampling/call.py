@@ -23,6 +23,11 @@ class Call:
     step: int
     sigma: float
 
+    @property
+    def keys(self) -> list[tuple[str, int]]:
+        """Branch and row of each row of the forward, in its order."""
+        return [(branch, row) for branch in self.branches for row in range(self.rows)]
+
 
 Forward = Callable[[Tensor, Tensor, Conditioning, Call], Tensor]
 """`forward(x[N, C, ...], sigma[N], conditioning, call) -> x0[N, C, ...]`: one call of the network."""

@@ -65,8 +65,11 @@ def test_the_published_file_means_what_it_says(tmp_path: Path, text: str) -> Non
         "parallelism_config:\n  ulysses_size: 2\n  attention_backend: native\n  ulysses_anything: true\n",
     ],
 )
-def test_a_file_without_a_cache_section_asks_for_none(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_cache_section_asks_for_none(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert read_config({}, write(tmp_path, text)).primary is None
+    assert "the section parallelism_config has no effect" in caplog.text
 
 
 def test_the_other_keys_of_cache_dit_are_known(tmp_path: Path) -> None:

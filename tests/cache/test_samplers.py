@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,30 +10,24 @@ import torch
 from torch import Tensor
 
 from outboard.engine.cache.choice import Choice
+from outboard.engine.cache.config import CacheConfig
 from outboard.engine.cache.controller import remove
-from outboard.engine.cache.glue import around_forwards, prepare
 from outboard.engine.cache.safety import FRESH_NOISE, OWN_LEVELS
-from outboard.engine.cache.tally import Tally
 from outboard.engine.demo.assets import LATENT_SHAPE
 from outboard.engine.demo.digits import decode, prompt, to_graph_space
 from outboard.engine.demo.draw import FLOW, digit_sigmas, shipped_model
 from outboard.engine.demo.judge import read
 from outboard.engine.models.model import Model
+from outboard.engine.rank.step_cache import Caches, Loop
+from outboard.engine.sampling.call import Call, step_at
 from outboard.engine.sampling.guidance import cfg_denoiser
 from outboard.engine.sampling.loop import SampleRequest, sample
 from outboard.engine.sampling.noise import initial_noise
 from outboard.engine.sampling.samplers import SAMPLERS
+from outboard.protocol.messages.cache import CacheReport
 
 STEPS, DIGIT = 20, 3
 DETERMINISTIC = sorted(SAMPLERS.keys() - FRESH_NOISE - OWN_LEVELS)
-
-
-@dataclass(frozen=True)
-class Call:
-    branches: tuple[str, ...]
-    rows: int
-    step: int
-    sigma: float
 
 
 @pytest.fixture
@@ -44,31 +37,32 @@ def model() -> Iterator[Model]:
     remove(model)
 
 
-def drawn(model: Model, sampler: str, choice: Choice | None) -> tuple[Tensor, Tally | None]:
+def drawn(model: Model, sampler: str, choice: Choice | None) -> tuple[Tensor, CacheReport | None]:
     """The latent of a guided drawing, and what its cache did."""
     schedule = digit_sigmas(STEPS, sampler)
     levels = schedule.tolist()
-    ready = prepare(model, choice, sampler=sampler, options={}, steps=len(levels) - 1)
+    cached = Caches(CacheConfig(choice)).open(None, model, "digits", ("s", "r"), Loop(sampler, {}, levels))
+
+    def predict_x0(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], call: Call) -> Tensor:
+        level = float(sigma[0])
+        with cached.step(model, Call(call.branches, call.rows, step_at(levels, level), level)):
+            v = model.predict(x, FLOW.timestep(sigma), conditioning)
+        return FLOW.denoised(x, v.float(), sigma)
+
     noise = initial_noise((1, *LATENT_SHAPE), 0)
     request = SampleRequest(sampler, schedule, noise, torch.zeros_like(noise), 0, FLOW)
-    with around_forwards(ready.cache, "run", levels, settings=ready.settings) as (forward, tally):
-
-        def predict_x0(x: Tensor, sigma: Tensor, conditioning: Mapping[str, Any], _: object) -> Tensor:
-            level = float(sigma[0])
-            step = max(sum(known >= level for known in levels) - 1, 0)
-            with forward(Call(("negative", "positive"), 1, step, level)):
-                v = model.predict(x, FLOW.timestep(sigma), conditioning)
-            return FLOW.denoised(x, v.float(), sigma)
-
-        denoiser = cfg_denoiser(predict_x0, prompt(DIGIT), prompt(None), cfg=4.0, rows=1)
-        return sample(request, denoiser), tally
+    denoiser = cfg_denoiser(predict_x0, prompt(DIGIT), prompt(None), cfg=4.0, rows=1)
+    try:
+        return sample(request, denoiser), cached.report()
+    finally:
+        cached.forget()
 
 
 @pytest.mark.parametrize("sampler", DETERMINISTIC)
 def test_every_deterministic_sampler_draws_the_digit_with_fewer_blocks(model: Model, sampler: str) -> None:
-    latent, tally = drawn(model, sampler, Choice("balanced"))
-    assert tally is not None
-    assert tally.hit_rate > 0.4
+    latent, report = drawn(model, sampler, Choice("balanced"))
+    assert report is not None
+    assert report.hit_rate > 0.4
     assert read(decode(to_graph_space(latent))[0]).is_digit(DIGIT)
 
 

@@ -2,7 +2,8 @@
 
 Robust on a busy machine: the two are interrupted in turn, and the medians are compared. Ours is allowed half
 of stock's time again and a floor for what a wait costs, for ours polls and both are seen through HTTP. The
-floor is a part of stock's step, so that it grows with the load as they do.
+floor is a part of stock's step, so that it grows with the load as they do. What is seen here is an interrupt
+that is lost or waits for several steps; one between two blocks is for tests/engine/test_interruption.py.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def use(overlay: Overlay, model: Model, chain: Chain) -> None:
         [
             replace(patch, bypass=bypass)
             for path, strength, bypass in chain
-            for patch in read_lora(path, model, strength).patches
+            for patch in read_lora(path, model).at(strength)
         ]
     )
 

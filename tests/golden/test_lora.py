@@ -49,8 +49,8 @@ def lora_file(entry: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
-def contents_of(entry: Mapping[str, Any], model: Model, folder: Path, strength: float) -> LoraContents:
-    return read_lora(lora_file(entry, folder), model, strength)
+def contents_of(entry: Mapping[str, Any], model: Model, folder: Path) -> LoraContents:
+    return read_lora(lora_file(entry, folder), model)
 
 
 def outputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -64,7 +64,7 @@ def outputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def test_as_many_weights_are_found_as_comfyui_finds(entry: Mapping[str, Any], folder: Path) -> None:
     model = model_of(base_case(entry), torch.float32, folder)
     recorded = checkpoints.read_tensors(entry["path"])[1]
-    found = contents_of(entry, model, folder, 0.8)
+    found = contents_of(entry, model, folder)
     assert found.matched == entry["matched"]
     names = {comfy_name(model.family, model.adapter.canonical(patch.key)) for patch in found.patches}
     assert {f"diffusion_model.{name}" for name in names} == set(json.loads(recorded["matched_comfy_keys"]))
@@ -90,7 +90,7 @@ def test_the_output_is_comfyuis(
     stock = checkpoints.read_tensors(entry["path"])[0][output]
     overlay = Overlay(model)
     before = answer(model, inputs, recorded)
-    overlay.use(contents_of(entry, model, folder, strength).patches)
+    overlay.use(contents_of(entry, model, folder).at(strength))
     v = answer(model, inputs, recorded)
     overlay.use(())
     assert torch.equal(answer(model, inputs, recorded), before)
@@ -107,7 +107,7 @@ def test_every_changed_weight_is_comfyuis(entry: Mapping[str, Any], folder: Path
     recorded = json.loads(checkpoints.read_tensors(entry["path"])[1]["patched_checks_at_0_8_fp32"])
     overlay = Overlay(model)
     before = weights(overlay, model, recorded)
-    overlay.use(contents_of(entry, model, folder, 0.8).patches)
+    overlay.use(contents_of(entry, model, folder).at(0.8))
     after = weights(overlay, model, recorded)
     overlay.use(())
     for key, check in recorded.items():
@@ -134,7 +134,7 @@ def weights(overlay: Overlay, model: Model, keys: Mapping[str, Any]) -> dict[str
 def test_a_style_that_comfyui_ignores_is_refused(entry: Mapping[str, Any], folder: Path) -> None:
     model = model_of(base_case(entry), torch.float32, folder)
     with pytest.raises(CheckpointError) as caught:
-        contents_of(entry, model, folder, 0.8)
+        contents_of(entry, model, folder)
     assert Path(entry["path"]).name in caught.value.message
     assert model.adapter.title in caught.value.message
 

@@ -48,7 +48,7 @@ def fresh(path: Path, dtype: torch.dtype = torch.float32, weight_dtype: str = "d
 
 def patches(model: Model, folder: Path, strength: float, tensors: loras.Tensors | None = None) -> list[Patch]:
     path = loras.save(folder / "lora.safetensors", tensors or loras.ordinary())
-    return list(read_lora(path, model, strength).patches)
+    return read_lora(path, model).at(strength)
 
 
 def memory(model: Model) -> dict[str, torch.Tensor]:

@@ -61,7 +61,7 @@ def test_every_weight_has_its_full_name_and_is_found_by_it(name: str, tmp_path: 
 def test_a_file_is_read_for_a_model_that_is_not_loaded(tmp_path: Path) -> None:
     path = loras.save(tmp_path / "lora.safetensors", loras.ordinary())
     file = file_of(tmp_path)
-    assert read_lora(path, inspect(file), 0.5).matched == read_lora(path, fresh(file), 0.5).matched == 5
+    assert read_lora(path, inspect(file)).matched == read_lora(path, fresh(file)).matched == 5
 
 
 def test_what_has_no_place_is_reported(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_what_has_no_place_is_reported(tmp_path: Path) -> None:
         f"{PREFIX}img_in.alpha": torch.tensor(1.0),
         f"{PREFIX}double_blocks.0.img_attn.norm.key_norm.diff_b": torch.ones(128),
     }
-    found = read_lora(loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path)), 1.0)
+    found = read_lora(loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path)))
     assert found.matched == 1
     assert set(found.unmatched) == set(tensors) - set(loras.ordinary(loras.PROJ)) - {f"{PREFIX}img_in.alpha"}
 
@@ -80,22 +80,22 @@ def test_a_lora_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"l\.safetensors: none of its 1 keys belongs to FLUX\.1: lora_unet"
     ):
-        read_lora(path, inspect(file_of(tmp_path)), 1.0)
+        read_lora(path, inspect(file_of(tmp_path)))
 
 
 def test_a_file_that_is_no_lora_is_refused(tmp_path: Path) -> None:
     model = file_of(tmp_path)
     with pytest.raises(CheckpointError, match="is no LoRA"):
-        read_lora(model, inspect(model), 1.0)
+        read_lora(model, inspect(model))
     (tmp_path / "l.pt").write_bytes(b"PK\x03\x04" * 64)
     with pytest.raises(UnsupportedModelError, match="never opened"):
-        read_lora(tmp_path / "l.pt", inspect(model), 1.0)
+        read_lora(tmp_path / "l.pt", inspect(model))
 
 
 def test_half_a_pair_is_refused(tmp_path: Path) -> None:
     tensors = {f"{PREFIX}{loras.PROJ}.lora_up.weight": torch.ones(256, 4)}
     with pytest.raises(CheckpointError, match=r"lacks its tensor .*lora_down"):
-        read_lora(loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path)), 1.0)
+        read_lora(loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path)))
 
 
 def test_of_two_names_for_one_weight_comfyuis_last_counts(tmp_path: Path) -> None:
@@ -103,9 +103,7 @@ def test_of_two_names_for_one_weight_comfyuis_last_counts(tmp_path: Path) -> Non
     flat = "lora_unet_" + loras.PROJ.replace(".", "_")
     tensors = {f"{PREFIX}{loras.PROJ}.{part}": tensor for part, tensor in pair.items()}
     tensors |= {f"{flat}.{part}": tensor * 3 for part, tensor in pair.items()}
-    (patch,) = read_lora(
-        loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path)), 1.0
-    ).patches
+    (patch,) = read_lora(loras.save(tmp_path / "l.safetensors", tensors), inspect(file_of(tmp_path))).patches
     assert torch.equal(patch.tensors["up"], pair["lora_up.weight"])
 
 
@@ -117,7 +115,7 @@ def test_a_control_lora_is_told_by_its_layers(tmp_path: Path) -> None:
         "single_blocks.0.norm.key_norm.scale": loras.noise(128),
     }
     path = loras.save(tmp_path / "l.safetensors", tensors)
-    found = read_lora(path, inspect(file_of(tmp_path)), 1.0)
+    found = read_lora(path, inspect(file_of(tmp_path)))
     kinds = {patch.key: patch.kind for patch in found.patches}
     assert kinds == {
         "img_in.weight": "lora",

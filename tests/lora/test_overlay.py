@@ -22,7 +22,7 @@ from models import gguf_files
 from models.files import save
 from models.quant import files
 from models.tiny import differ
-from outboard.engine.lora import stores
+from outboard.engine.lora import plain
 from outboard.engine.lora.overlay import Overlay, Touched
 from outboard.engine.models.model import Model
 from outboard.engine.models.quant.formats import FORMATS
@@ -199,14 +199,14 @@ def test_a_failure_half_way_leaves_the_base(
     overlay.use(patches(model, tmp_path, 0.4), bypass=bypass)
     written = []
 
-    def write(store: stores.PlainStore, patches: object) -> int:
+    def write(store: plain.PlainStore, patches: object) -> int:
         written.append(store)
         if len(written) == 3:
             raise MemoryError
         return original(store, patches)  # type: ignore[arg-type]
 
-    original = stores.PlainStore.write
-    monkeypatch.setattr(stores.PlainStore, "write", write)
+    original = plain.PlainStore.write
+    monkeypatch.setattr(plain.PlainStore, "write", write)
     with pytest.raises(MemoryError):
         overlay.use(patches(model, tmp_path, 0.8))
     assert len(written) == 3
