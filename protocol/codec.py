@@ -21,7 +21,7 @@ from .transport import Frame, Placer, SegmentOpener
 from .version import PROTOCOL_VERSION, compatible
 
 _VERSION = re.compile(r"[0-9]{1,5}\.[0-9]{1,5}")
-#: A header is small; msgpack's own first buffer, 256 KiB, would be mapped and unmapped for every message.
+#: A header is small; msgpack's own first buffer would be mapped and unmapped for every message.
 _BUFFER = 4096
 
 
@@ -95,7 +95,7 @@ def peek(frames: Sequence[Frame], limits: WireLimits = DEFAULT) -> Peek:
 
 
 def _row(frame: Frame) -> memoryview:
-    view = memoryview(frame)
+    view = frame if isinstance(frame, memoryview) else memoryview(frame)
     return view if view.format == "B" and view.ndim == 1 else memoryview(view.cast("B"))
 
 
@@ -151,9 +151,6 @@ def _unpack(frame: Frame, limits: WireLimits) -> Any:
     try:
         return msgpack.unpackb(
             frame,
-            raw=False,
-            use_list=True,
-            strict_map_key=True,
             max_str_len=limits.text,
             max_bin_len=0,
             max_ext_len=0,

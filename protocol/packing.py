@@ -194,7 +194,8 @@ def _tensor(
         if type(length) is not int or length < 0:
             raise ProtocolError("a tensor's shape must consist of non-negative integers")
     nbytes = prod(shape[: limits.dimensions]) * ITEM_SIZES[dtype]
-    _check_size(nbytes, len(shape), limits)
+    if nbytes > limits.tensor or len(shape) > limits.dimensions:
+        _check_size(nbytes, len(shape), limits)
     if ("frame" in entry) == ("segment" in entry):
         raise ProtocolError("a tensor lies either in a frame or in a segment")
     if "frame" in entry:

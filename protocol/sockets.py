@@ -50,19 +50,22 @@ class _Receiver:
         self._socket = socket
         self._timeout: float | None = None
 
-    def __call__(self, timeout: float | None) -> list[zmq.Frame] | None:
+    def __call__(self, timeout: float | None) -> list[memoryview] | None:
         try:
             if timeout != self._timeout:
                 self._socket.rcvtimeo = _milliseconds(timeout)
                 self._timeout = timeout
-            frames = [self._socket.recv(0, False)]
-            while frames[-1].more:
-                frames.append(self._socket.recv(0, False))
+            views = []
+            more = True
+            while more:
+                frame = self._socket.recv(0, False)
+                views.append(frame.buffer)
+                more = frame.more
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
             raise EngineLostError(f"the socket is closed: {error}") from error
-        return frames
+        return views
 
 
 class SocketChannel:
@@ -104,8 +107,7 @@ class SocketChannel:
 
     def recv(self, timeout: float | None) -> list[memoryview] | None:
         """The next message as views of ZeroMQ's own buffers."""
-        parts = self._recv(timeout)
-        return None if parts is None else [part.buffer for part in parts]
+        return self._recv(timeout)
 
     def close(self) -> None:
         """Close the socket; what was sent has half a second to leave."""
@@ -162,10 +164,8 @@ class SocketListener:
 
     def recv(self, timeout: float | None) -> tuple[bytes, list[memoryview]] | None:
         """The next message and its peer's identity; tensor frames are views of ZeroMQ's own buffers."""
-        parts = self._recv(timeout)
-        if parts is None:
-            return None
-        return parts[0].bytes, [part.buffer for part in parts[1:]]
+        views = self._recv(timeout)
+        return None if views is None else (bytes(views[0]), views[1:])
 
     def close(self) -> None:
         """Close the socket; replies under way have half a second to leave."""

@@ -34,7 +34,7 @@ class Place:
     offset: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class WireTensor:
     """A dense, C-contiguous tensor as bytes: what crosses the wire beside a message, never inside it.
 
@@ -46,19 +46,27 @@ class WireTensor:
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
-    place: Place | None = None
-    same: bool = False
+    place: Place | None
+    same: bool
 
-    def __post_init__(self) -> None:
-        if self.dtype not in ITEM_SIZES:
-            raise ProtocolError(f"tensor dtype {self.dtype!r} is not one of {', '.join(ITEM_SIZES)}")
-        if self.shape and min(self.shape) < 0:
-            raise ProtocolError(f"tensor shape {self.shape} has a negative length")
-        expected = prod(self.shape) * ITEM_SIZES[self.dtype]
-        if self.data.nbytes != expected:
-            raise ProtocolError(
-                f"tensor {self.dtype}{list(self.shape)} needs {expected} bytes, got {self.data.nbytes}"
-            )
+    def __init__(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        data: memoryview,
+        place: Place | None = None,
+        same: bool = False,
+    ) -> None:
+        size = ITEM_SIZES.get(dtype)
+        if size is None:
+            raise ProtocolError(f"tensor dtype {dtype!r} is not one of {', '.join(ITEM_SIZES)}")
+        if shape and min(shape) < 0:
+            raise ProtocolError(f"tensor shape {shape} has a negative length")
+        expected = prod(shape) * size
+        if data.nbytes != expected:
+            raise ProtocolError(f"tensor {dtype}{list(shape)} needs {expected} bytes, got {data.nbytes}")
+        # At once: a frozen dataclass of its own accord would set one after the other, for every tensor sent.
+        vars(self).update(dtype=dtype, shape=shape, data=data, place=place, same=same)
 
     @property
     def nbytes(self) -> int:

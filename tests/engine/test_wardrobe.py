@@ -29,7 +29,7 @@ def test_another_strength_rewrites_the_weights_and_reads_no_file(
     monkeypatch.setattr(wardrobe, "read_lora", read)
     model = shipped_model()
     mine = Wardrobe(model, budget=1 << 30)
-    worn = {}
+    worn: dict[float, dict[str, Any]] = {}
     for strength in (0.8, 0.9, 0.8):
         entry = FileEntry(str(path), file.model_copy(update={"strength": strength}))
         assert mine.wear([entry]).weights == len(adapted.matrices(1))
