@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "show what the running engine does",
     "demo": "draw with the shipped model, without ComfyUI",
     "bench": "measure speed and memory",
+    "tune": "find step cache settings for a model",
     "doctor": "check this installation",
     "keys": "make the keys of an encrypted connection",
     "setup": "make the engine its own Python environment",

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -28,12 +28,13 @@ from ..cache.settings import Settings
 from ..cache.tally import Tally
 from ..demo.assets import LATENT_SHAPE
 from ..demo.digits import decode, prompt, to_graph_space
-from ..demo.draw import digit_sigmas, shipped_model
+from ..demo.draw import shipped_model
 from ..demo.judge import read_all
 from ..models.flux1 import Flux1
 from ..models.loader import load
 from ..models.model import Model
 from ..sampling.noise import initial_noise
+from ..sampling.schedules import discrete_flow_table, simple_sigmas
 from .row import Row
 from .smooth import smoothed
 from .weights import published_shapes, random_weights
@@ -70,7 +71,8 @@ Around = Callable[[int, float], AbstractContextManager[None]]
 class Subject:
     """A model, the noise it starts from [B,16,H,W] and its conditionings: of each row, one after the other.
 
-    `branches` are 1, or 2 when the first half of the rows guides the second.
+    `branches` are 1, or 2 when the first half of the rows guides the second; `clock` is what the network is
+    told at sigma 1, `shift` that of the schedule.
     """
 
     name: str
@@ -78,16 +80,24 @@ class Subject:
     noise: Tensor
     conditioning: Mapping[str, Tensor]
     branches: int = 1
+    clock: float = 1.0
+    shift: float = 1.0
 
     def run(self, steps: int, around: Around = lambda _index, _sigma: nullcontext()) -> Tensor:
         """The latent after an Euler run of `steps` steps."""
         x = self.noise
-        for index, (sigma, following) in enumerate(pairwise(digit_sigmas(steps).tolist())):
+        for index, (sigma, following) in enumerate(pairwise(self.sigmas(steps))):
             with around(index, sigma):
                 whole = torch.cat([x] * self.branches)
-                v = self.model.predict(whole, whole.new_full((len(whole),), sigma), self.conditioning).float()
+                timestep = whole.new_full((len(whole),), sigma * self.clock)
+                v = self.model.predict(whole, timestep, self.conditioning).float()
             x = x + (following - sigma) * (v if self.branches == 1 else _guided(*v.chunk(2)))
         return x
+
+    def sigmas(self, steps: int) -> list[float]:
+        """Of a `simple` schedule, from 1 to 0."""
+        sigmas: list[float] = simple_sigmas(discrete_flow_table(self.shift, 1.0), steps).tolist()
+        return sigmas
 
     @property
     def rows(self) -> list[tuple[int, int]]:
@@ -146,21 +156,29 @@ class Turn:
 
 
 def plain(subject: Subject, steps: int) -> Turn:
-    began = process_time()
+    began = _now(subject)
     latent = subject.run(steps)
-    return Turn(latent, process_time() - began)
+    return Turn(latent, _now(subject) - began)
 
 
 def cached(subject: Subject, steps: int, settings: Settings) -> Turn:
     """A run with the cache on the model; installing it is not timed, beginning and ending the run is."""
     cache = install(subject.model, settings)
     try:
-        began = process_time()
+        began = _now(subject)
         with cache.running("run", total=steps) as tally:
             latent = subject.run(steps, _around(cache, subject, steps))
-        return Turn(latent, process_time() - began, tally)
+        return Turn(latent, _now(subject) - began, tally)
     finally:
         remove(subject.model)
+
+
+def _now(subject: Subject) -> float:
+    """Seconds of this process; beside a GPU, which counts none there, seconds of the clock."""
+    if subject.model.device.type != "cuda":
+        return process_time()
+    torch.cuda.synchronize(subject.model.device)
+    return perf_counter()
 
 
 def _around(cache: StepCache, subject: Subject, steps: int) -> Around:
@@ -250,9 +268,14 @@ def psnr(latent: Tensor, reference: Tensor) -> float:
     return 10 * math.log10(peak**2 / error) if error else math.inf
 
 
+def picture(latent: Tensor) -> Tensor:
+    """The digits model's latents as pictures [B,32,32]."""
+    return decode(to_graph_space(latent))
+
+
 def accuracy(latent: Tensor) -> float:
     """Per cent of digits that the judge reads as what was asked for."""
-    read = read_all(decode(to_graph_space(latent)))
+    read = read_all(picture(latent))
     return 100 * sum(reading.is_digit(number % 10) for number, reading in enumerate(read)) / len(read)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from ...protocol.errors import InvalidRequestError
 from .choice import ENABLE_TAYLORSEER, KNOWN, Choice
 from .masks import SHARES
+from .settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,19 @@ def read_mapping(content: object, origin: str) -> Choice | None:
         if value is not None:
             values |= _value(str(name), value, f"{origin}: {SECTION}.{name}")
     return Choice(values=values, origin=origin)
+
+
+def dump(settings: Settings) -> str:
+    """The text of a file that is read back as these settings, whatever the defaults of a reader."""
+    given = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    mask = given.pop("scm_preset")
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    written = {name: value for name, value in values.items() if value not in ([], None)}
+    written[ENABLE_TAYLORSEER] = settings.taylorseer_order > 0
+    if mask != "none":
+        written["steps_computation_mask"] = mask
+    text: str = yaml.safe_dump({SECTION: written}, sort_keys=False)
+    return text
 
 
 def _value(name: str, value: object, where: str) -> dict[str, Any]:
