@@ -81,7 +81,7 @@ class SharedAttention(AbstractContextManager["SharedAttention"]):
         lengths = streams.pieces(streams.ring_place)
         there = [sum(sizes[place] for sizes in lengths) for place in range(streams.ulysses)]
         assert there[streams.ulysses_place] == tokens, (there, tokens)
-        sent = torch.stack([query, key, value]).split(heads, dim=2)
+        sent = torch.stack([query, key, value]).split_with_sizes(heads, dim=2)
         received = exchange(sent, [(3, rows, mine, size, width) for size in there], group)
         all_tokens = by_stream(received, lengths, 3)
         mixed = self._over_places(all_tokens[0], all_tokens[1], all_tokens[2], mask, scale)

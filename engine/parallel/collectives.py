@@ -28,7 +28,7 @@ def exchange(
     counts = [torch.Size(shape).numel() for shape in shapes]
     received = sent.new_empty(sum(counts))
     dist.all_to_all_single(received, sent, counts, [piece.numel() for piece in pieces], group=group)
-    return [part.view(*shape) for part, shape in zip(received.split(counts), shapes, strict=True)]
+    return [part.view(*shape) for part, shape in zip(received.split_with_sizes(counts), shapes, strict=True)]
 
 
 def gather(piece: torch.Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup) -> torch.Tensor:

@@ -11,7 +11,8 @@ from ...protocol.errors import InvalidRequestError
 from .layout import AXES, Layout
 
 if TYPE_CHECKING:
-    from torch.distributed import DeviceMesh, ProcessGroup
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Mesh:

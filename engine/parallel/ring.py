@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from .collectives import pass_on
 from .streams import Streams
@@ -41,7 +42,7 @@ def ring_attention(
     result: Part | None = None
     for step in range(places):
         source, following = (here - step) % places, (here - step - 1) % places
-        arriving, works = carried, []
+        arriving, works = carried, list[dist.Work]()
         if step < places - 1:
             shape = (*carried.shape[:3], streams.tokens(following), carried.shape[-1])
             arriving, works = pass_on(carried, shape, group)

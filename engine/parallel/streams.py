@@ -84,13 +84,16 @@ def by_stream(pieces: Sequence[torch.Tensor], lengths: Sequence[Sequence[int]], 
 
     `lengths[stream][shard]`. So tokens stand as they would on one device, and masks need no change.
     """
-    parts = [piece.split([sizes[number] for sizes in lengths], dim) for number, piece in enumerate(pieces)]
+    parts = [
+        piece.split_with_sizes([sizes[number] for sizes in lengths], dim)
+        for number, piece in enumerate(pieces)
+    ]
     return torch.cat([part[stream] for stream in range(len(lengths)) for part in parts], dim)
 
 
 def by_shard(whole: torch.Tensor, lengths: Sequence[Sequence[int]], dim: int) -> list[torch.Tensor]:
     """The inverse of `by_stream`."""
-    parts = whole.split([size for sizes in lengths for size in sizes], dim)
+    parts = whole.split_with_sizes([size for sizes in lengths for size in sizes], dim)
     shards = len(lengths[0])
     return [
         torch.cat([parts[stream * shards + number] for stream in range(len(lengths))], dim)

@@ -33,7 +33,8 @@ class RowLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result = functional.linear(x, self.weight)
         dist.all_reduce(result, group=self.group)
-        return result if self.bias is None else result + self.bias
+        bias: nn.Parameter | None = self.bias
+        return result if bias is None else result + bias
 
 
 class SharedNorm(nn.Module):
@@ -113,7 +114,7 @@ def _blocks(linear: nn.Linear, packing: Packing | None, dim: int) -> Sequence[in
 def _part(whole: torch.Tensor, blocks: Sequence[int], dim: int, place: int, ranks: int) -> torch.Tensor:
     """Of each block this place's share, one after the other; a copy, so that the whole can be freed."""
     return torch.cat(
-        [block.chunk(ranks, dim)[place] for block in whole.split(list(blocks), dim)], dim
+        [block.chunk(ranks, dim)[place] for block in whole.split_with_sizes(list(blocks), dim)], dim
     ).clone()
 
 

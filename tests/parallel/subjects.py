@@ -70,7 +70,8 @@ class Subject:
             return _random_call(self.name)
         tensors, recorded = checkpoints.read_tensors(self.case)
         given: dict[str, Any] = resolve(json.loads(recorded["raw_kwargs"]), tensors)
-        return given | json.loads(recorded["transformer_options"])
+        given |= json.loads(recorded["transformer_options"])
+        return given
 
 
 def write_subjects(folder: Path) -> list[Subject]:
