@@ -21,8 +21,8 @@ HEAD = """# Several devices
 
 Each network shared out over several processes (gloo, CPU, fp32), against the same process alone: the norm of
 the difference over the norm of the answer, the largest of all ranks. `dp 2` are two replicas that were asked
-different things. A dash: the layout is refused, because the heads or channels of that small network do not divide; the
-refusal says what would work. Nothing here was run on NCCL. Written by the test run:
+different things. A dash: the layout is refused, because heads or channels of that small network do not
+divide; the refusal says what would work. Nothing here was run on NCCL. Written by the test run:
 
     OUTBOARD_WRITE_DOCS=1 scripts/test -m distributed tests/parallel
 

@@ -17,7 +17,7 @@ from parallel import ranks
 from parallel.subjects import write_subjects
 from parallel.table import LAYOUTS, page
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(1800)]
 
 LIMIT = 1e-5
 PAGE = Path(__file__).parents[2] / "docs" / "parallel.md"
@@ -54,7 +54,7 @@ def start(world: int, folder: Path) -> None:
         ]
         for process in processes:
             open_things.callback(process.kill)
-        codes = [process.wait(400) for process in processes]
+        codes = [process.wait(800) for process in processes]
         for log in logs:
             log.seek(0)
         assert codes == [0] * world, "\n".join(log.read()[-3000:] for log in logs)
