@@ -17,6 +17,7 @@ from comfyui.test_weights import inputs
 from lora import files as loras
 from models.files import save
 from models.quant import files
+from models.quant.files import INTEGER_PRODUCTS
 from models.tiny import differ
 from outboard.engine.lora.file import read_lora
 from outboard.engine.lora.overlay import Overlay
@@ -29,6 +30,9 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
 PROBE = Path(__file__).with_name("lora_probe.py")
 Chain = Sequence[tuple[Path, float, bool]]
+#: Of an answer. Where products are in integers, an input on the edge of two steps falls on either side, by
+#: its last bit, which no two builds of torch share: 4e-3 at most of what was seen, where the LoRA makes 3e-1.
+TOLERANCE = dict.fromkeys(FORMATS, 5e-6) | dict.fromkeys(INTEGER_PRODUCTS, 2e-2)
 
 
 def comfyui_says(path: Path, wanted: Mapping[str, Chain]) -> dict[str, torch.Tensor]:
@@ -128,5 +132,4 @@ def test_quantised_weights_are_rounded_as_comfyuis(name: str, tmp_path: Path) ->
     }
     answers, weights = compare(path, wanted)
     assert max(weights.values()) < 1e-6, weights
-    # Products in integers differ by what their input is rounded to, with a LoRA and without one.
-    assert max(answers.values()) < max(5e-6, 1.5 * answers["none"]), answers
+    assert max(answers.values()) < TOLERANCE[name], answers

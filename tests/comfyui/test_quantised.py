@@ -17,9 +17,6 @@ from comfyui.server import ComfyServer
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(300)]
 
 Compare = Callable[..., Pair]
-#: For one forward: an integer on the edge of two steps falls on either side, which further steps enlarge.
-#: Unpacked weights in place of products in integers are 1e-2 apart.
-INTEGER_TOLERANCE = 1e-3
 
 
 def over(**widgets: Any) -> Build:
@@ -50,7 +47,7 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_quantised_file(compare: Compare, file: str) -> None:
-    steps, tolerance = (1, INTEGER_TOLERANCE) if file == quantised.INTEGERS else (3, FLUX.tolerance)
+    steps, tolerance = (1, quantised.INTEGER_TOLERANCE) if file == quantised.INTEGERS else (3, FLUX.tolerance)
     subject = replace(FLUX, file=file, kind=file.removesuffix(".safetensors"), tolerance=tolerance)
     pair = compare(subject, over(cfg=3.0, steps=steps), "whole_loop")
     assert set(pair.report["low_bit_layers"]) == FILES[file]

@@ -32,6 +32,8 @@ LAYOUTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "convrot_w4a4": ("TensorCoreConvRotW4A4Layout", {}),
     "asym_w4a8_int8": ("AsymW4A8Int8Layout", {}),
 }
+INTEGER_PRODUCTS = ("int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8")
+"""The formats whose linear layers round their input to integers."""
 W4A8 = {
     "scale": "weight_s_rel",
     "s_channel": "weight_s_channel",

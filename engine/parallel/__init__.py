@@ -1,0 +1,1 @@
+"""One model on several devices: layouts, the mesh, and how each network is cut; applied from outside."""
