@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..protocol.errors import InvalidRequestError
+from .parallel.layout import Layout
 
 if TYPE_CHECKING:
     from .cache.config import CacheConfig
@@ -30,6 +31,8 @@ class EngineConfig:
     keys       folder of CURVE keys (`outboard keys`); required to bind beyond loopback
     idle_exit  a shared engine ends after so long without a session; 0 never
     cache      the step cache of runs that bring no settings of their own; None for none
+    ranks      processes, one for each device, that compute one picture together
+    layout     how they share it; None for the best for each request
     """
 
     roots: Mapping[str, tuple[Path, ...]]
@@ -45,11 +48,19 @@ class EngineConfig:
     adapter_budget: int = 2**32
     idle_exit: float = 0.0
     cache: CacheConfig | None = None
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         _require(_is_device(self.device), f"device {self.device!r} is not auto, cpu, cuda or cuda:<index>")
         _require(self.ranks >= 1, "an engine needs at least one rank")
+        _require(
+            self.ranks == 1 or ":" not in self.device,
+            f"device {self.device!r} is one device, and there are {self.ranks} ranks: name the kind alone, "
+            "and choose devices with CUDA_VISIBLE_DEVICES",
+        )
+        if self.layout is not None:
+            self.layout.check_world(self.ranks)
         _require(
             min(self.threads, self.memory_budget, self.idle_exit) >= 0, "sizes and times are not negative"
         )
@@ -94,6 +105,11 @@ class Environment:
     def threads(self) -> int:
         """OUTBOARD_THREADS: torch threads of a rank; 0 leaves torch's own choice."""
         return parse_count(self.variables.get("OUTBOARD_THREADS", "0"), "OUTBOARD_THREADS")
+
+    @property
+    def ranks(self) -> int:
+        """OUTBOARD_RANKS: default of --ranks."""
+        return parse_count(self.variables.get("OUTBOARD_RANKS", "1"), "OUTBOARD_RANKS")
 
     @property
     def memory_budget(self) -> int:

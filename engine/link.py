@@ -30,6 +30,10 @@ class RankSpec:
     registration: str
     cache: dict[str, Any] = field(default_factory=dict)
     """The configured step cache, fields of CacheConfig; empty: none."""
+    layout: dict[str, int] = field(default_factory=dict)
+    """The configured fields of Layout; empty: the best for each request."""
+    meeting: str = ""
+    """The file at which the ranks of a group find each other."""
     leftovers: list[str] = field(default_factory=list)
     """Files that the ranks remove, beside the registration, when the supervisor was killed."""
 
@@ -86,6 +90,13 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Beat:
+    """Rank -> supervisor, every second: the process is neither stopped nor stuck."""
+
+    kind: ClassVar[str] = "beat"
+
+
+@dataclass(frozen=True)
 class Reply:
     """Rank -> supervisor: one message for the client of task `key` follows."""
 
@@ -105,11 +116,13 @@ class Done:
     blobs_bytes: int
     models: list[dict[str, Any]]
     """Fields of protocol ResidentModel."""
+    failure: dict[str, Any] = field(default_factory=dict)
+    """Fields of protocol Error when the rank failed by itself while others computed with it."""
 
 
-Record: TypeAlias = Task | CancelTask | EndSession | Exit | Ready | Reply | Done
+Record: TypeAlias = Task | CancelTask | EndSession | Exit | Ready | Beat | Reply | Done
 _RECORDS: dict[str, type[Any]] = {
-    record.kind: record for record in (Task, CancelTask, EndSession, Exit, Ready, Reply, Done)
+    record.kind: record for record in (Task, CancelTask, EndSession, Exit, Ready, Beat, Reply, Done)
 }
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 import harness
 from outboard.engine.cache.config import CacheConfig
 from outboard.engine.cache.controller import installed
 from outboard.engine.models.model import Model
 from outboard.engine.rank.blobs import BlobStore
-from outboard.engine.rank.run import Outcome, loop_of, run_loop
+from outboard.engine.rank.peers import Alone
+from outboard.engine.rank.run import Outcome, loop_of, prepare_loop
 from outboard.engine.rank.step_cache import Caches
+from outboard.engine.rank.steps import Account, predict, prepare_call
 from outboard.protocol.errors import CancelledError
 from outboard.protocol.messages.cache import CacheReport, CacheSettings
-from outboard.protocol.messages.client import Run
+from outboard.protocol.messages.client import Predict, Run
 
 STEPS = 12
 BALANCED = CacheSettings(preset="balanced")
@@ -46,9 +50,15 @@ def sampled(
     caches = caches or Caches(CacheConfig())
     cached = caches.open(run.cache, model, run.model.name, ("session", key), loop_of(run))
     try:
-        return run_loop(run, model, BlobStore(0), check=check, tell=lambda _: None, cached=cached)
+        loop = prepare_loop(run, model, BlobStore(0), check=check, tell=lambda _: None, cached=cached)
+        return loop.sample(Alone())
     finally:
         cached.forget()
+
+
+def called(request: Predict, model: Model, account: Account) -> tuple[Tensor, float]:
+    """A call as the worker makes it."""
+    return predict(prepare_call(request, model, BlobStore(0), account), model, account)
 
 
 def report(outcome: Outcome) -> CacheReport:

@@ -121,7 +121,7 @@ def end_all(folder: Path) -> None:
 def leftovers(engine: str, folder: Path | None = None) -> list[str]:
     """Files of an engine that should be gone with it: sockets, registrations, shared memory."""
     place = folder or runtime_dir(Environment())
-    files = [str(path) for path in place.iterdir() if path.suffix in (".sock", ".json", ".tmp")]
+    files = [str(path) for path in place.iterdir() if path.suffix in (".sock", ".json", ".tmp", ".meeting")]
     return sorted([*files, *segments(engine)])
 
 

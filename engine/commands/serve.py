@@ -16,6 +16,7 @@ from ..cli import write
 from ..config import DTYPES, KINDS, EngineConfig, Environment, parse_bytes
 from ..launch import running
 from ..lock import FileLock
+from ..parallel.layout import Layout
 from ..paths import SHIPPED_ROOTS, keys_dir, runtime_dir
 from ..registry import SHARED
 from ..supervisor.endpoints import new_engine_id
@@ -63,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--cache-dit-config", type=Path, default=None, metavar="FILE",
         help="cache-dit's YAML: the step cache of runs without settings of their own")  # fmt: skip
+    add("--ranks", type=int, default=None, metavar="N",
+        help=f"processes, one for each device, that share each picture ({settings.ranks})")  # fmt: skip
+    add("--cfg", type=int, default=1, metavar="N", help="ranks that have some rows of a call each")
+    add("--ulysses", "--sp", type=int, default=1, metavar="N",
+        help="ranks that have some tokens each, and some heads within attention")  # fmt: skip
+    add("--ring", type=int, default=1, metavar="N", help="ranks that have some tokens each; keys go round")
+    add("--tp", type=int, default=1, metavar="N", help="ranks that have a part of the weights each")
     add("--keys", type=Path, default=None, metavar="DIR", help="folder made by `outboard keys`")
     add("--idle-exit", type=float, default=0.0, metavar="SECONDS", help="end after so long without a message")
     add("--stop", action="store_true", help="end the running shared engine instead")
@@ -92,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> EngineConfig:
+    ranks, layout = _group(options)
     return EngineConfig(
         roots=_roots(options.root, options.models),
         life="owned" if options.life == "owned" else "shared",
@@ -99,6 +108,8 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         dtype=options.dtype,
         bind=options.bind,
         keys=options.keys or (keys_dir() if options.bind and keys_dir().is_dir() else None),
+        ranks=ranks,
+        layout=layout,
         threads=options.threads,
         memory_budget=options.memory_budget,
         blob_budget=options.blob_budget,
@@ -106,6 +117,14 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         idle_exit=options.idle_exit,
         cache=read_config(Environment().variables, options.cache_dit_config),
     )
+
+
+def _group(options: argparse.Namespace) -> tuple[int, Layout | None]:
+    """The number of ranks and how they share a picture; None where no degree was given."""
+    layout = Layout(cfg=options.cfg, ring=options.ring, ulysses=options.ulysses, tp=options.tp)
+    if layout.world > 1:
+        return options.ranks or layout.world, layout
+    return options.ranks or Environment().ranks, None
 
 
 def _roots(named: Iterable[str], layouts: Iterable[Path]) -> dict[str, tuple[Path, ...]]:

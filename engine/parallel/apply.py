@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -23,6 +24,8 @@ from .rows import Rows
 from .sequence import share_tokens
 from .streams import Streams
 from .tensor import check_weights, share_weights
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ class SharedAdapter:
         self.streams.forget()
         try:
             if not rows.are_shared:
-                return self.before.adapter.predict(module, x, timestep, given)
+                return rows.the_first(self.before.adapter.predict(module, x, timestep, given))
             part = self.before.adapter.predict(module, rows.of(x), rows.of(timestep), rows.of(given))
         finally:
             self.streams.forget()
@@ -72,16 +75,27 @@ def parallelize(model: Model, mesh: Mesh, layout: Layout) -> None:
         )
     _check_axes(mesh, layout)
     mesh = Mesh(layout, mesh.devices)
-    plan = _plan(model)
+    plan = plan_of(model.adapter)
     if layout.tp > 1:
-        check(model, plan, layout)
+        check(model.module, model.adapter.title, plan, layout)
         share_weights(model.module, plan.tensor, mesh)
-    streams = _streams(mesh, plan)
-    attention, handles = model.attention, []
-    if layout.shards > 1:
-        handles = share_tokens(model.module, plan.sequence, mesh, streams)
-        model.attention = SharedAttention(attention, mesh, streams)
-    model.adapter = cast(Family, SharedAdapter(Before(model.adapter, attention, handles), mesh, streams))
+    _share(model, mesh, plan)
+
+
+def rearrange(model: Model, mesh: Mesh, layout: Layout) -> None:
+    """Give a model that is shared out another layout, in place, or its own again; all ranks do so together.
+
+    Raises UnsupportedRequestError for another `tp`: this rank has only its part of the weights.
+    """
+    shared: Any = model.adapter
+    if not isinstance(shared, SharedAdapter):
+        parallelize(model, mesh, layout)
+    elif layout.tp != shared.mesh.layout.tp:
+        raise _is_cut(shared)
+    elif layout != shared.mesh.layout:
+        _check_axes(mesh, layout)
+        _unshare(model, shared)
+        _share(model, Mesh(layout, mesh.devices), plan_of(model.adapter))
 
 
 def undo(model: Model) -> None:
@@ -93,20 +107,38 @@ def undo(model: Model) -> None:
     if not isinstance(shared, SharedAdapter):
         return
     if shared.mesh.layout.tp > 1:
-        raise UnsupportedRequestError(
-            f"The weights of this {shared.title} were cut by tp {shared.mesh.layout.tp}; "
-            f"this rank has a part of them only.",
-            hint="Load the model again.",
-        )
-    for handle in shared.before.handles:
-        handle.remove()
-    model.attention, model.adapter = shared.before.attention, shared.before.adapter
+        raise _is_cut(shared)
+    _unshare(model, shared)
 
 
-def check(model: Model, plan: Plan, layout: Layout) -> None:
-    """Raise UnsupportedRequestError when the heads or weights of `model` cannot be cut by tensor parallel."""
-    config: Any = model.module.config
-    heads, title = config[plan.heads], model.adapter.title
+def is_shared(model: Model) -> bool:
+    return isinstance(model.adapter, SharedAdapter)
+
+
+def own_rows(model: Model, rows: Sequence[Row]) -> Sequence[Row]:
+    """Those of a call's rows that this rank computes; `rows` has something for each."""
+    shared: Any = model.adapter
+    if not isinstance(shared, SharedAdapter):
+        return rows
+    return Rows(len(rows), shared.mesh).mine(rows)
+
+
+def added_up(model: Model, tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of `tensor`, in place, over the ranks that compute the same rows of `model` as this one.
+
+    Ranks of tensor parallel have all tokens each, and count as often as there are of them.
+    """
+    shared: Any = model.adapter
+    if isinstance(shared, SharedAdapter):
+        for axis in ("ring", "ulysses", "tp"):
+            if getattr(shared.mesh.layout, axis) > 1:
+                dist.all_reduce(tensor, group=shared.mesh.group(axis))
+    return tensor
+
+
+def check(module: nn.Module, title: str, plan: Plan, layout: Layout) -> None:
+    """Raise UnsupportedRequestError when heads or weights of the network cannot be cut by tensor parallel."""
+    heads = heads_of(module, plan)
     if heads % layout.tp:
         others = ", ".join(f"tp {size}" for size in dividing(heads, layout.tp))
         instead = replace(layout, tp=1, ulysses=layout.ulysses * layout.tp)
@@ -114,7 +146,45 @@ def check(model: Model, plan: Plan, layout: Layout) -> None:
             f"{title} has {heads} heads, which do not divide by tp {layout.tp} (layout: {layout}).",
             hint=f"Use {others + ', or ' if others else ''}{instead}.",
         )
-    check_weights(model.module, plan.tensor, layout.tp, title)
+    check_weights(module, plan.tensor, layout.tp, title)
+
+
+def heads_of(module: nn.Module, plan: Plan) -> int:
+    config: Any = module.config
+    return int(config[plan.heads])
+
+
+def plan_of(adapter: Family) -> Plan:
+    """How a family's network is shared out. Raises UnsupportedRequestError when nobody has said."""
+    plan = PLANS.get(adapter.transformer)
+    if plan is None:
+        raise UnsupportedRequestError(
+            f"{adapter.title} cannot be shared out over several devices yet.", hint="Use one device."
+        )
+    return plan
+
+
+def _share(model: Model, mesh: Mesh, plan: Plan) -> None:
+    streams = _streams(mesh, plan)
+    attention, handles = model.attention, []
+    if mesh.layout.shards > 1:
+        handles = share_tokens(model.module, plan.sequence, mesh, streams)
+        model.attention = SharedAttention(attention, mesh, streams)
+    model.adapter = cast(Family, SharedAdapter(Before(model.adapter, attention, handles), mesh, streams))
+
+
+def _unshare(model: Model, shared: SharedAdapter) -> None:
+    for handle in shared.before.handles:
+        handle.remove()
+    model.attention, model.adapter = shared.before.attention, shared.before.adapter
+
+
+def _is_cut(shared: SharedAdapter) -> UnsupportedRequestError:
+    return UnsupportedRequestError(
+        f"The weights of this {shared.title} were cut by tp {shared.mesh.layout.tp}; "
+        f"this rank has a part of them only.",
+        hint="Load the model again.",
+    )
 
 
 def _check_axes(mesh: Mesh, layout: Layout) -> None:
@@ -123,15 +193,6 @@ def _check_axes(mesh: Mesh, layout: Layout) -> None:
             f"The layout {layout} does not go with a mesh of {mesh.layout}.",
             hint="Each axis is as long as the mesh's, or 1.",
         )
-
-
-def _plan(model: Model) -> Plan:
-    plan = PLANS.get(model.adapter.transformer)
-    if plan is None:
-        raise UnsupportedRequestError(
-            f"{model.adapter.title} cannot be shared out over several devices yet.", hint="Use one device."
-        )
-    return plan
 
 
 def _streams(mesh: Mesh, plan: Plan) -> Streams:

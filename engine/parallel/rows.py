@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from .collectives import gather, shares
 from .mesh import Mesh
+
+Row = TypeVar("Row")
 
 
 class Rows:
@@ -35,6 +38,18 @@ class Rows:
         if isinstance(value, Mapping):
             return {key: self.of(item) for key, item in value.items()}
         return value
+
+    def mine(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """This rank's of something that there is one of for each row."""
+        return rows[self.first : self.first + self.size] if self.are_shared else rows
+
+    def the_first(self, result: torch.Tensor) -> torch.Tensor:
+        """The first rank's result of rows that all have computed: ranks that differ in a bit would part."""
+        if self.mesh.layout.cfg > 1:
+            group = self.mesh.group("cfg")
+            result = result.contiguous()
+            dist.broadcast(result, dist.get_global_rank(group, 0), group=group)
+        return result
 
     def all(self, result: torch.Tensor) -> torch.Tensor:
         """The results of all rows, on every rank."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,10 +12,14 @@ from ...protocol.messages.cache import CacheReport, Residual
 from ..cache.decision import Counters, settle
 from ..cache.plan import Need, Plan
 from ..cache.settings import Settings
+from ..cache.state import Key
 from ..cache.tally import Tally
+from .peers import Peers
 
 Decision = tuple[str, int, bool]
 """A branch, a step, and whether one row of it was reused there."""
+Distance = tuple[int, float]
+"""A step, and how far it was from the last computed one."""
 
 
 def cache_report(
@@ -46,6 +51,50 @@ def cache_report(
         peak_bytes=max(tally.peak_bytes for tally in tallies),
         notes=notes,
     )
+
+
+def gathered(tallies: Sequence[Tally], plan: Plan, peers: Peers) -> Sequence[Tally]:
+    """The tallies of all ranks as one, in which each row of each forward counts once.
+
+    Ranks that share the tokens of a row have decided alike; those that share the rows of a call have
+    different ones. Every rank gets the same.
+    """
+    if peers.world == 1:
+        return tallies
+    whole = Tally()
+    for text in peers.texts(json.dumps(_told(tallies))):
+        told = json.loads(text)
+        for branch, row, made in told["decisions"]:
+            whole.decisions.setdefault((branch, row), [(step, again) for step, again in made])
+        distances = [(step, distance) for step, distance in told["distances"]]
+        whole.distances = _largest(whole.distances, distances)
+        whole.peak_bytes = max(whole.peak_bytes, told["peak_bytes"])
+        for note in told["notes"]:
+            whole.note(note)
+    made = [again for rows in whole.decisions.values() for _, again in rows]
+    whole.blocks_total = plan.blocks * len(made)
+    whole.blocks_computed = whole.blocks_total - (plan.last - plan.first + 1) * sum(made)
+    return [whole]
+
+
+def _told(tallies: Sequence[Tally]) -> dict[str, Any]:
+    decisions: dict[Key, list[tuple[int, bool]]] = {}
+    for tally in tallies:
+        for key, made in tally.decisions.items():
+            decisions.setdefault(key, []).extend(made)
+    return {
+        "decisions": [[str(branch), row, made] for (branch, row), made in decisions.items()],
+        "distances": [[step, distance] for tally in tallies for step, distance in tally.distances],
+        "peak_bytes": max(tally.peak_bytes for tally in tallies),
+        "notes": list(dict.fromkeys(note for tally in tallies for note in tally.notes)),
+    }
+
+
+def _largest(one: list[Distance], two: list[Distance]) -> list[Distance]:
+    """Of each forward the larger distance; those of ranks that made other forwards are not compared."""
+    if [step for step, _ in one] != [step for step, _ in two]:
+        return one or two
+    return [(step, max(first, second)) for (step, first), (_, second) in zip(one, two, strict=True)]
 
 
 def steps_reused(report: CacheReport | None) -> int:

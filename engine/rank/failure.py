@@ -5,8 +5,9 @@ from __future__ import annotations
 import traceback
 
 import torch
+import torch.distributed as dist
 
-from ...protocol.errors import InternalError, OutboardError, OutOfMemoryError
+from ...protocol.errors import EngineLostError, InternalError, OutboardError, OutOfMemoryError
 
 _HOST_ALLOCATOR = "DefaultCPUAllocator"
 
@@ -23,12 +24,19 @@ def as_outboard(error: BaseException, doing: str) -> OutboardError:
             f"The engine ran out of memory during {doing}: {error}",
             hint="Unload other models, use a smaller picture or batch, or a smaller dtype.",
         )
+    if lost_a_peer(error):
+        return EngineLostError(f"Another rank of the engine stopped answering during {doing}: {error}")
     trace = "".join(traceback.format_exception(error))
     return InternalError(
         f"The engine failed during {doing}: {type(error).__name__}: {error}",
         hint="This is a fault of Outboard; please report it with the traceback in the engine's log.",
         details={"traceback": trace[-60000:]},
     )
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether a foreign exception says that a collective lost one of its ranks."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

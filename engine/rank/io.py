@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 
 import zmq
@@ -16,13 +17,15 @@ from ...protocol.messages.client import PutAdapters, PutBlob
 from ...protocol.messages.engine import Stored
 from ...protocol.shm import Segments
 from ...protocol.transport import Frame
-from ..link import CancelTask, Done, EndSession, Exit, RankSpec, Ready, Reply, Task, pack, unpack
+from ..link import Beat, CancelTask, Done, EndSession, Exit, RankSpec, Ready, Reply, Task, pack, unpack
 from .adapters import AdapterStore
 from .blobs import BlobStore
 from .tickets import Ticket, Tickets
 
 _OUTBOX = "inproc://outbox"
 _SEND_TIMEOUT_MS = 2000
+BEAT_EVERY = 1.0
+"""Seconds between two signs of life, for a supervisor that has more than one rank to hear of."""
 
 
 class Line:
@@ -81,9 +84,12 @@ class Line:
         poller = zmq.Poller()
         poller.register(dealer, zmq.POLLIN)
         poller.register(inner, zmq.POLLIN)
-        open_ = True
+        open_, beat = True, 0.0
         while open_:
-            for socket, _ in poller.poll():
+            if self._spec.world_size > 1 and time.monotonic() >= beat:
+                beat = time.monotonic() + BEAT_EVERY
+                dealer.send_multipart(pack(Beat()))
+            for socket, _ in poller.poll(int(BEAT_EVERY * 1000)):
                 frames = [part.buffer for part in socket.recv_multipart(copy=False)]
                 if socket is dealer:
                     self._hear(dealer, frames)

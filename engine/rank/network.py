@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ...protocol.errors import OutOfMemoryError
+from ...protocol.errors import OutOfMemoryError, ResourceError
 from ..models.model import Model
+from ..parallel.apply import is_shared
 from ..sampling.call import Call
 from ..sampling.conditioning import cut_rows
 from .failure import ran_out_of_memory
@@ -37,7 +38,7 @@ def evaluate(model: Model, rows: Rows, cached: CachedRun) -> Tensor:
     """Return v [N, C, ...].
 
     What a network remembers between steps belongs to the run, the branch and the row; `rows.call` names them.
-    Raises OutOfMemoryError saying which rows did not fit.
+    Raises OutOfMemoryError saying which rows did not fit, ResourceError where no other way can be tried.
     """
     try:
         with cached.step(model, rows.call):
@@ -47,7 +48,9 @@ def evaluate(model: Model, rows: Rows, cached: CachedRun) -> Tensor:
             raise
         failed = str(error).partition("\n")[0]
     call = rows.call
-    raise OutOfMemoryError(
+    # Ranks that share a forward do not make it again in parts: the others wait within it.
+    kind = ResourceError if is_shared(model) else OutOfMemoryError
+    raise kind(
         f"The engine ran out of memory in a forward of {len(rows.x)} rows, {call.rows} for each of "
         f"{max(len(call.branches), 1)} conditionings, at step {call.step + 1}: {failed}",
         hint="Unload other models, use a smaller picture or batch, or a smaller dtype.",

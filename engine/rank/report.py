@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...protocol.messages.client import Run
 from ...protocol.messages.common import Report
 from ..models.model import Model
 from .cache_report import steps_reused
 from .conditioning import wire_bytes
-from .device import describe, peak_bytes
+from .device import describe
 from .dtype import dtype_name
 from .guidance import branches_of
 from .run import Outcome
@@ -20,7 +22,8 @@ def run_report(
     outcome: Outcome,
     worn: Worn,
     *,
-    world_size: int,
+    layout: str,
+    peaks: Sequence[int],
     seconds_loading: float,
     seconds_queued: float,
     resident_bytes: int,
@@ -33,7 +36,8 @@ def run_report(
         dtype=dtype_name(model.dtype),
         device=describe(model.device),
         sampler=run.sampler,
-        world_size=world_size,
+        world_size=len(peaks),
+        layout=layout,
         steps=outcome.steps,
         forwards=outcome.forwards,
         splits=outcome.splits,
@@ -42,7 +46,7 @@ def run_report(
         seconds_queued=seconds_queued,
         bytes_in=_bytes_in(run),
         bytes_out=outcome.bytes_out,
-        peak_bytes=[peak_bytes(model.device)],
+        peak_bytes=list(peaks),
         resident_bytes=resident_bytes,
         low_bit_layers=model.low_bit_layers,
         adapters=worn.adapters,

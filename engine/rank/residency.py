@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ...protocol.messages.common import ModelRef, ModelSettings
 from ...protocol.messages.control import ResidentModel
 from ..attention.seam import Attention
+from ..models.family import Family
 from ..models.header import read_header
 from ..models.loader import Prepared, prepare
 from ..models.model import Model
@@ -39,6 +41,8 @@ class Key:
     file: tuple[int, int, int]
     dtype: torch.dtype
     weight_dtype: str
+    tp: int = 1
+    """Ranks that have a part of its weights each."""
 
 
 @dataclass(eq=False)
@@ -53,6 +57,21 @@ class Resident:
     def describe(self) -> ResidentModel:
         dtype = dtype_name(self.model.dtype)
         return ResidentModel(name=self.name, family=self.model.family, dtype=dtype, nbytes=self.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A model that a request asks for, found fit: in memory, or as a file of which no weight is read yet."""
+
+    name: str
+    path: Path
+    key: Key
+    module: nn.Module
+    """On meta as long as it is not resident."""
+    adapter: Family
+    nbytes: int
+    resident: bool
+    low_bit: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,24 +107,43 @@ class Residency:
     def describe(self) -> list[ResidentModel]:
         return [resident.describe() for resident in self._residents.values()]
 
-    def get(self, path: Path, ref: ModelRef, settings: ModelSettings, progress: Progress) -> Loan:
-        """The model of `path`, loaded now if it is not resident; what `progress` raises ends the load.
+    def find(self, path: Path, ref: ModelRef, settings: ModelSettings) -> Wanted:
+        """What is known of a model before it is lent; a file that cannot become one is refused here.
 
-        A file that cannot become a model is refused while all that is resident stays.
+        That is before any other model makes room for it.
         """
         key = self._key(path, ref, settings)
+        for known, resident in self._residents.items():
+            if replace(known, tp=1) == key:
+                model = resident.model
+                nbytes = resident.nbytes * known.tp
+                return Wanted(ref.name, path, key, model.module, model.adapter, nbytes, resident=True)
+        found = self._prepare(path, key, self._device)
+        family, low_bit = found.detected.family, any(read.layer for read in found.plan)
+        return Wanted(ref.name, path, key, found.module, family, found.nbytes, False, low_bit)
+
+    def lend(self, wanted: Wanted, progress: Progress, tp: int = 1) -> Loan:
+        """The model, loaded now if it is not resident; what `progress` raises ends the load.
+
+        `tp` ranks will have a part of the weights each: they are read to the host then, for the rank to take
+        its part of.
+        """
+        key = replace(wanted.key, tp=tp)
         resident = self._residents.get(key)
         if resident is not None:
             self._residents.move_to_end(key)
             return Loan(resident.model, resident.wardrobe, 0.0)
         began = time.perf_counter()
-        # A file that cannot be loaded is refused before any other model makes room for it.
-        prepared = prepare(path, dtype=key.dtype, device=self._device, weight_dtype=key.weight_dtype)
-        self._make_room(prepared.nbytes)
+        place = self._device if tp == 1 else torch.device("cpu")
+        prepared = self._prepare(wanted.path, key, place)
+        self._make_room(prepared.nbytes // tp)
         model = self._load(prepared, progress)
         wardrobe = Wardrobe(model, self._file_budget)
-        self._residents[key] = Resident(ref.name, model, model.nbytes, wardrobe)
+        self._residents[key] = Resident(wanted.name, model, model.nbytes // tp, wardrobe)
         return Loan(model, wardrobe, time.perf_counter() - began)
+
+    def _prepare(self, path: Path, key: Key, device: torch.device) -> Prepared:
+        return prepare(path, dtype=key.dtype, device=device, weight_dtype=key.weight_dtype)
 
     def unload(self, ref: ModelRef | None = None) -> int:
         """Drop one model in every form, or all; returns the bytes of weights freed."""

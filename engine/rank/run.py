@@ -19,7 +19,7 @@ from ...protocol.torch import from_wire, to_wire
 from ..models.model import Model
 from ..sampling.call import Call, Forward
 from ..sampling.flow import Flow
-from ..sampling.guidance import GuidedDenoiser
+from ..sampling.guidance import Guide, GuidedDenoiser
 from ..sampling.loop import SampleRequest, sample
 from ..sampling.predictor import Predictor
 from ..sampling.step import Step
@@ -28,6 +28,7 @@ from .conditioning import inpaint_of, own_tensor, with_concat
 from .device import release_memory
 from .guidance import guide_of, momenta_of
 from .network import Rows, evaluate
+from .peers import Peers
 from .step_cache import CachedRun, Loop, uncached
 
 Tell = Callable[[StepEvent], None]
@@ -79,7 +80,37 @@ class Outcome:
     cache: CacheReport | None = None
 
 
-def run_loop(
+@dataclass(eq=False)
+class PreparedLoop:
+    """A run of which all that it brought has been found fit, and no step is made."""
+
+    request: SampleRequest
+    predictor: Predictor
+    guide: Guide
+    watch: Watch
+    model: Model
+    cached: CachedRun
+
+    def sample(self, peers: Peers) -> Outcome:
+        """Make all steps; the ranks of a group do so together."""
+        denoiser = GuidedDenoiser(self.guide)
+        began = time.perf_counter()
+        latent = sample(self.request, denoiser, callback=self.watch).float().cpu()
+        seconds = time.perf_counter() - began
+        self.watch.require_finite(latent, self.model.dtype)
+        return Outcome(
+            latent,
+            len(self.watch.finite),
+            self.predictor.forwards,
+            seconds,
+            self.watch.bytes_out + latent.nbytes,
+            self.predictor.splits,
+            momenta_of(self.guide.changes),
+            self.cached.report(peers),
+        )
+
+
+def prepare_loop(
     run: Run,
     model: Model,
     blobs: BlobStore,
@@ -87,8 +118,12 @@ def run_loop(
     check: Callable[[], None],
     tell: Tell,
     cached: CachedRun | None = None,
-) -> Outcome:
-    """Sample `run` with `model`; `check` may raise CancelledError before each forward and after each step."""
+) -> PreparedLoop:
+    """What sampling `run` with `model` needs, on the device.
+
+    `check` may raise CancelledError before each forward and after each step. Raises MissingBlobError,
+    InvalidRequestError.
+    """
     cached = cached or uncached()
     flow = Flow(run.sampling.multiplier, run.sampling.noise_scale, run.sampling.shift)
     request = _request(run, flow, model.device)
@@ -99,21 +134,7 @@ def run_loop(
         release=lambda: release_memory(model.device),
     )
     guide = guide_of(run, model, blobs, request.latent.shape, predictor, flow)
-    watch = Watch(check, tell, run.preview)
-    began = time.perf_counter()
-    latent = sample(request, GuidedDenoiser(guide), callback=watch).float().cpu()
-    seconds = time.perf_counter() - began
-    watch.require_finite(latent, model.dtype)
-    return Outcome(
-        latent,
-        len(watch.finite),
-        predictor.forwards,
-        seconds,
-        watch.bytes_out + latent.nbytes,
-        predictor.splits,
-        momenta_of(guide.changes),
-        cached.report(),
-    )
+    return PreparedLoop(request, predictor, guide, Watch(check, tell, run.preview), model, cached)
 
 
 def loop_of(run: Run) -> Loop:

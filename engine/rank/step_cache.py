@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary, ref
 
+from torch import Tensor
+
 from ...protocol.errors import InvalidRequestError, UnsupportedRequestError
 from ...protocol.messages.cache import CacheReport, CacheSettings
 from ..cache.config import CacheConfig
@@ -18,11 +20,14 @@ from ..cache.plan import Plan
 from ..cache.safety import objection
 from ..cache.seam import sites_of
 from ..cache.settings import Settings
+from ..cache.similarity import Reduce
 from ..cache.tally import Tally
 from ..models.model import Model
+from ..parallel.apply import added_up, own_rows
 from ..sampling.call import Call
-from .cache_report import cache_report
+from .cache_report import cache_report, gathered
 from .cache_wish import Wish, wish_of
+from .peers import Peers
 
 RunKey = tuple[str, str]
 """The session and the run's own name: what no two runs share."""
@@ -91,7 +96,7 @@ class CachedRun:
         total = self._loop.total
         return self._joined(model).step(
             run=self._key,
-            rows=call.keys,
+            rows=own_rows(model, call.keys),
             index=min(call.step, total - 1),
             total=total,
             sigma=call.sigma,
@@ -105,11 +110,12 @@ class CachedRun:
             self._users.leave(model, self._key)
         self._model = None
 
-    def report(self) -> CacheReport | None:
-        """What was done; None when nobody asked for a cache."""
+    def report(self, peers: Peers) -> CacheReport | None:
+        """What all ranks did; None when nobody asked for a cache."""
         if self._wish is None:
             return None
-        return cache_report(self._wish.name, self._settings, self._plan, self._loop.total, self._tallies)
+        tallies = self._tallies if self._plan is None else gathered(self._tallies, self._plan, peers)
+        return cache_report(self._wish.name, self._settings, self._plan, self._loop.total, tallies)
 
     def _against(self, wish: Wish) -> str:
         if self._loop.obstacle:
@@ -151,7 +157,9 @@ class Users:
         self._runs: WeakKeyDictionary[Model, set[RunKey]] = WeakKeyDictionary()
 
     def join(self, model: Model, run: RunKey, settings: Settings) -> StepCache:
-        cache = installed(model) or install(model, settings, budget=self._budget)
+        cache = installed(model)
+        if cache is None:
+            cache = install(model, settings, budget=self._budget, reduce=_over_ranks(model))
         self._runs.setdefault(model, set()).add(run)
         return cache
 
@@ -177,6 +185,17 @@ class Caches:
         run = CachedRun(self._users, key, loop, wish_of(wish, self._config, name))
         run.begin(model)
         return run
+
+
+def _over_ranks(model: Model) -> Reduce:
+    """Adds up over the ranks that share a forward of `model`, as it is shared out at that time."""
+    held = ref(model)
+
+    def reduce(tensor: Tensor) -> Tensor:
+        known = held()
+        return tensor if known is None else added_up(known, tensor)
+
+    return reduce
 
 
 def uncached() -> CachedRun:

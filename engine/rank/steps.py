@@ -22,6 +22,7 @@ from .device import describe, peak_bytes, release_memory, reset_peak
 from .dtype import dtype_name
 from .kept import Kept
 from .network import Rows, evaluate
+from .peers import Peers
 from .step_cache import CachedRun, Caches, Loop, uncached
 from .wardrobe import Worn
 
@@ -47,6 +48,7 @@ class Account:
     adapters: int = 0
     adapted_weights: int = 0
     unmatched_keys: dict[str, None] = field(default_factory=dict)
+    layout: str = ""
     cached: CachedRun = field(default_factory=uncached)
     schedule: tuple[float, ...] = ()
     _level: float | None = field(default=None, repr=False)
@@ -63,15 +65,17 @@ class Account:
         self.unmatched_keys |= dict.fromkeys(worn.unmatched)
         self.seconds_loading += worn.seconds
 
-    def report(self, world_size: int, resident_bytes: int) -> Report:
-        cache = self.cached.report()
+    def report(self, peers: Peers, resident_bytes: int) -> Report:
+        """The account at the end; the ranks of a group put theirs together."""
+        cache = self.cached.report(peers)
         return Report(
             path="per_step",
             model=self.model,
             family=self.family,
             dtype=self.dtype,
             device=describe(self.device),
-            world_size=world_size,
+            world_size=peers.world,
+            layout=self.layout,
             steps=self.steps,
             forwards=self.forwards,
             splits=self.splits,
@@ -80,7 +84,7 @@ class Account:
             seconds_queued=self.seconds_queued,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
-            peak_bytes=[peak_bytes(self.device)],
+            peak_bytes=peers.each(peak_bytes(self.device)),
             resident_bytes=resident_bytes,
             low_bit_layers=self.low_bit_layers,
             adapters=self.adapters,
@@ -132,26 +136,40 @@ def _loop(schedule: Schedule | None) -> Loop:
     return Loop(schedule.sampler, schedule.sampler_options, sigmas, schedule.objection)
 
 
-def predict(request: Predict, model: Model, blobs: BlobStore, account: Account) -> tuple[torch.Tensor, float]:
-    """The raw output for one call, on the host and in the dtype the model computed in, and its seconds."""
+@dataclass(frozen=True, eq=False)
+class PreparedCall:
+    """One call of a run, all that it brought on the device."""
+
+    rows: Rows
+    adapters: str
+    bytes_in: int
+
+
+def prepare_call(request: Predict, model: Model, blobs: BlobStore, account: Account) -> PreparedCall:
+    """What one call needs. Raises MissingBlobError, InvalidRequestError."""
     device = model.device
     x, timestep = from_wire(request.x), from_wire(request.timestep)
     conditioning = on_device(request.conditioning, blobs, device, account.kept)
-    began = time.perf_counter()
     level = float(timestep.reshape(-1)[0]) if request.sigma is None else request.sigma
     account.at(level)
-    account.cached.weights = request.adapters
-    rows = Rows(
-        x.to(device), timestep.to(device, torch.float32), conditioning, _call(request, account, level)
-    )
+    call = _call(request, account, level)
+    rows = Rows(x.to(device), timestep.to(device, torch.float32), conditioning, call)
+    brought = request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)
+    return PreparedCall(rows, request.adapters, brought)
+
+
+def predict(call: PreparedCall, model: Model, account: Account) -> tuple[torch.Tensor, float]:
+    """The raw output for one call, on the host and in the dtype the model computed in, and its seconds."""
+    began = time.perf_counter()
+    account.cached.weights = call.adapters
     with ExitStack() as failed:
         # A run that failed or was taken back must leave nothing, should it go on after all.
         failed.callback(account.cached.forget)
-        v = _evaluated(model, rows, account).cpu()
+        v = _evaluated(model, call.rows, account).cpu()
         failed.pop_all()
     seconds = time.perf_counter() - began
     account.seconds += seconds
-    account.bytes_in += request.x.nbytes + request.timestep.nbytes + wire_bytes(request.conditioning)
+    account.bytes_in += call.bytes_in
     account.bytes_out += v.nbytes
     return v, seconds
 

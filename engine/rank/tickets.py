@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ...protocol.errors import CancelledError
 from ...protocol.transport import Frame
 from ..link import Task
+from .peers import Peers
 
 
 @dataclass(eq=False)
@@ -20,8 +21,13 @@ class Ticket:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        """Raise CancelledError when the client has taken the task back. Every rank decides alike."""
-        if agree(self.cancelled.is_set()):
+        """Raise CancelledError when this rank has heard that the client took the task back."""
+        if self.cancelled.is_set():
+            raise CancelledError("The request was cancelled.")
+
+    def check_with(self, peers: Peers) -> None:
+        """The same once one rank of a group has heard; every rank of it asks, and all decide alike."""
+        if peers.any(self.cancelled.is_set()):
             raise CancelledError("The request was cancelled.")
 
 
@@ -52,8 +58,3 @@ class Tickets:
             tickets = list(self._open.values())
         for ticket in tickets:
             ticket.cancelled.set()
-
-
-def agree(cancelled: bool) -> bool:
-    """Whether all ranks stop here. A group of one agrees with itself; this is where larger ones reduce."""
-    return cancelled

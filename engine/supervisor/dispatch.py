@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from ...protocol.errors import CancelledError, EngineStartError, OutboardError, ProtocolError
 from ...protocol.messages.engine import Progress
 from ...protocol.transport import Frame
-from ..link import CancelTask, Done, EndSession, Ready, Reply, Task, unpack
+from ..link import Beat, CancelTask, Done, EndSession, Ready, Reply, Task, unpack
+from .failures import Failures
 from .queue import FairQueue
 from .ranks import Group, Member
 from .requests import OpenRequests, Request
@@ -31,6 +32,7 @@ class Dispatcher:
         self.counters: defaultdict[str, float] = defaultdict(float)
         self._unfinished: set[bytes] = set()
         self._waiting_for_group: list[Request] = []
+        self._failures = Failures()
         self._started = 0.0
 
     def submit(self, request: Request, *, urgent: bool = False, bypass: bool = False) -> None:
@@ -86,7 +88,10 @@ class Dispatcher:
         if member is None:
             log.info("a message of a rank that is gone was dropped")
             return
+        member.heard = time.monotonic()
         record, rest = unpack(frames)
+        if isinstance(record, Beat):
+            return
         if isinstance(record, Ready):
             self.group.came_up(member, record)
         elif isinstance(record, Reply):
@@ -99,14 +104,17 @@ class Dispatcher:
 
     def check(self) -> OutboardError | None:
         """Notice a dead group: everything open is answered now, and ranks that had come up start again."""
-        error = self.group.check()
+        error = self.group.check() or self._stuck()
         if error is not None:
-            self.counters["groups_lost"] += 1
-            self.fail_all(error)
-            if not isinstance(error, EngineStartError):
-                self.revive()
+            self._lost(error)
         self._tell_places()
         return error
+
+    def _lost(self, error: OutboardError) -> None:
+        self.counters["groups_lost"] += 1
+        self.fail_all(error)
+        if not isinstance(error, EngineStartError):
+            self.revive()
 
     def fail_all(self, error: OutboardError) -> None:
         """Answer every open request with `error`."""
@@ -114,6 +122,7 @@ class Dispatcher:
             self.fail(request, error)
         self.running = None
         self._unfinished = set()
+        self._failures = Failures()
 
     def fail(self, request: Request, error: OutboardError) -> None:
         """Answer one open request with `error`, wherever it waits."""
@@ -165,9 +174,33 @@ class Dispatcher:
         if self.running is None or done.key != self.running.key:
             return
         self._unfinished.discard(member.identity)
+        if done.failure:
+            self._failures.add(member.rank, done.failure)
         if not self._unfinished:
             self.counters["busy_seconds"] += time.monotonic() - self._started
-            self.running = None
+            running, self.running = self.running, None
+            self._settle(running)
+
+    def _settle(self, request: Request) -> None:
+        """All ranks are through. If all failed alike, they agree on where they are, and may go on."""
+        if not self._failures:
+            return
+        alike = self._failures.alike(len(self.group.members))
+        error = self._failures.error()
+        self._failures = Failures()
+        if alike:
+            self.fail(request, error)
+        else:
+            self._lose(error)
+
+    def _stuck(self) -> OutboardError | None:
+        """Notice that a rank failed and others wait for it, which nothing else would end."""
+        if self.running is None or not self._failures.overdue:
+            return None
+        return self.group.fall(self._failures.error())
+
+    def _lose(self, error: OutboardError) -> None:
+        self._lost(self.group.fall(error))
 
     def _tell_places(self) -> None:
         now = time.monotonic()

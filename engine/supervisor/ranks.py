@@ -21,6 +21,12 @@ from .process import RankProcess
 START_TIMEOUT = 300.0
 EXIT_TIMEOUT = 4.0
 MAX_PAUSE = 60.0
+SILENCE = 6.0
+"""Seconds after which a rank of several that gives no sign of life is taken for stopped."""
+STALL = 1.0
+"""Seconds between two checks that say that this process itself stood still, and could hear nobody."""
+
+RESTARTED = "The engine starts its ranks again; queue the prompt once more. Its log has the rest."
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +38,11 @@ class Member:
     process: RankProcess
     ready: Ready | None = None
     done: Done | None = None
+    heard: float = field(default_factory=time.monotonic)
+
+    @property
+    def rank(self) -> int:
+        return self.process.spec.rank
 
     @property
     def identity(self) -> bytes:
@@ -42,8 +53,8 @@ class Member:
 class Group:
     """All ranks of one engine. They live and die together; `state` is that of the slowest.
 
-    `failure` says why the last group died; `leftovers` and `registration` are the files the
-    ranks remove when the supervisor is killed.
+    `failure` says why the last group died; `meeting` is the file at which the ranks find each other;
+    `leftovers` and `registration` are the files the ranks remove when the supervisor is killed.
     """
 
     config: EngineConfig
@@ -52,12 +63,14 @@ class Group:
     socket: zmq.Socket[bytes]
     leftovers: Sequence[Path]
     registration: Path
+    meeting: Path
     members: list[Member] = field(default_factory=list)
     failure: OutboardError | None = None
     spawned: int = 0
     _pause: float = 0.0
     _not_before: float = 0.0
     _started: float = 0.0
+    _checked: float = field(default_factory=time.monotonic)
 
     @property
     def state(self) -> Literal["dead", "starting", "ready"]:
@@ -78,6 +91,8 @@ class Group:
         """Start every rank; each says `Ready` when it is."""
         self._started = time.monotonic()
         self.spawned += 1
+        # A group never meets at the file of another, not even of its predecessor.
+        self.meeting.unlink(missing_ok=True)
         self.members = [Member(RankProcess(self._spec(rank))) for rank in range(self.config.ranks)]
         log.info("started ranks with pids %s", [member.process.pid for member in self.members])
 
@@ -88,6 +103,8 @@ class Group:
     def came_up(self, member: Member, ready: Ready) -> None:
         member.ready = ready
         if self.state == "ready":
+            for other in self.members:
+                other.heard = time.monotonic()
             self._pause = 0.0
             log.info("all ranks ready after %.1f s", time.monotonic() - self._started)
 
@@ -97,16 +114,29 @@ class Group:
             try:
                 self.socket.send_multipart([member.identity, *pack(record, frames)], copy=False)
             except zmq.ZMQError as error:
-                log.warning("rank %d cannot be reached: %s", member.process.spec.rank, error)
+                log.warning("rank %d cannot be reached: %s", member.rank, error)
 
     def check(self) -> OutboardError | None:
-        """Notice a death or a start that takes too long, and take the group down. None while all is well."""
+        """Notice a death, a silence or a start that takes too long, and take the group down.
+
+        None while all is well.
+        """
         for member in self.members:
             if member.process.exit_code is not None:
-                return self._fall(self._death(member))
+                return self.fall(self._death(member))
+        silent = self._silent()
+        if silent is not None:
+            return self.fall(
+                EngineLostError(
+                    f"Rank {silent.rank} of the engine (pid {silent.process.pid}) has said nothing for "
+                    f"{SILENCE:.0f} s: it was stopped, or hangs.",
+                    hint=RESTARTED,
+                    details={"rank": str(silent.rank)},
+                )
+            )
         late = time.monotonic() - self._started > START_TIMEOUT
         if self.state == "starting" and late:
-            return self._fall(
+            return self.fall(
                 EngineStartError(f"The engine's ranks were not ready after {START_TIMEOUT:.0f} s.")
             )
         return None
@@ -121,26 +151,39 @@ class Group:
         for member in self.members:
             member.process.wait(max(0.0, deadline - time.monotonic()))
         self.members = []
+        self.meeting.unlink(missing_ok=True)
 
-    def _fall(self, error: OutboardError) -> OutboardError:
+    def fall(self, error: OutboardError) -> OutboardError:
+        """End every rank at once, because of `error`."""
         came_up = self.state == "ready"
         for member in self.members:
             member.process.kill()
             member.process.release()
         self.members = []
+        self.meeting.unlink(missing_ok=True)
         self.failure = error
         self._pause = 0.0 if came_up else min(MAX_PAUSE, 2 * self._pause + 1)
         self._not_before = time.monotonic() + self._pause
         log.error("%s", error)
         return error
 
+    def _silent(self) -> Member | None:
+        """A rank of several that has given no sign of life for too long."""
+        now, before = time.monotonic(), self._checked
+        self._checked = now
+        if now - before > STALL:
+            for member in self.members:
+                member.heard = now
+        if len(self.members) < 2 or self.state != "ready":
+            return None
+        return next((member for member in self.members if now - member.heard > SILENCE), None)
+
     def _death(self, member: Member) -> OutboardError:
-        rank, code, words = member.process.spec.rank, member.process.exit_code, member.process.last_words()
+        rank, code, words = member.rank, member.process.exit_code, member.process.last_words()
         message = f"Rank {rank} of the engine died (exit code {code})"
         details = {"rank": str(rank), "exit_code": str(code), "stderr": words}
         if self.state == "ready":
-            hint = "The engine starts its ranks again; queue the prompt once more. Its log has the rest."
-            return EngineLostError(f"{message}. Its last words:\n{words}", hint=hint, details=details)
+            return EngineLostError(f"{message}. Its last words:\n{words}", hint=RESTARTED, details=details)
         hint = "`outboard doctor` checks the engine's Python; `outboard setup` makes it a fresh one."
         return EngineStartError(
             f"{message} while starting. Its last words:\n{words}", hint=hint, details=details
@@ -161,6 +204,8 @@ class Group:
             blob_budget=config.blob_budget,
             adapter_budget=config.adapter_budget,
             cache=asdict(config.cache) if config.cache else {},
-            leftovers=[str(path) for path in self.leftovers],
+            layout=asdict(config.layout) if config.layout else {},
+            meeting=str(self.meeting),
+            leftovers=[str(path) for path in (*self.leftovers, self.meeting)],
             registration=str(self.registration),
         )

@@ -57,7 +57,13 @@ class Supervisor:
         self._sessions = Sessions()
         self._segments = Segments(engine)
         group = Group(
-            config, engine, ranks_endpoint, self._ranks_socket, self._endpoints.files, self._registration
+            config,
+            engine,
+            ranks_endpoint,
+            self._ranks_socket,
+            self._endpoints.files,
+            self._registration,
+            folder / f"{engine}.meeting",
         )
         self._dispatcher = Dispatcher(group)
         self._status = StatusDesk(config, engine, release(), self._sessions, self._dispatcher)

@@ -124,6 +124,7 @@ class Report(Record):
     device: Text = ""
     sampler: Text = ""
     world_size: int = 1
+    layout: Text = ""
     steps: int = 0
     forwards: int = 0
     seconds: float = 0.0

@@ -18,6 +18,7 @@ from outboard.engine.demo.digits import decode, prompt, to_graph_space
 from outboard.engine.demo.draw import FLOW, digit_sigmas, shipped_model
 from outboard.engine.demo.judge import read
 from outboard.engine.models.model import Model
+from outboard.engine.rank.peers import Alone
 from outboard.engine.rank.step_cache import Caches, Loop
 from outboard.engine.sampling.call import Call, step_at
 from outboard.engine.sampling.guidance import cfg_denoiser
@@ -53,7 +54,7 @@ def drawn(model: Model, sampler: str, choice: Choice | None) -> tuple[Tensor, Ca
     request = SampleRequest(sampler, schedule, noise, torch.zeros_like(noise), 0, FLOW)
     denoiser = cfg_denoiser(predict_x0, prompt(DIGIT), prompt(None), cfg=4.0, rows=1)
     try:
-        return sample(request, denoiser), cached.report()
+        return sample(request, denoiser), cached.report(Alone())
     finally:
         cached.forget()
 

@@ -22,6 +22,8 @@ SUBJECTS = pytest.mark.parametrize("subject", [FLUX, WAN, DIGITS], ids=lambda su
 
 #: Few steps: trained weights under strong guidance answer rounding more with each.
 STEPS = 4
+#: A scale for what divides by little: at 4, trained weights make 1e-5 of the last bits of another processor.
+GENTLE = 2.0
 
 
 Node = tuple[str, dict[str, Any]]
@@ -142,9 +144,9 @@ CASES = [
     Case("norm", (NORM,)),
     Case("norm-before", (NORM_BEFORE,)),
     Case("zero-star", (ZERO_STAR,)),
-    Case("apg", (APG,)),
-    Case("apg-momentum", (APG_MOMENTUM,)),
-    Case("tcfg", (TCFG,)),
+    Case("apg", (APG,), cfg=GENTLE),
+    Case("apg-momentum", (APG_MOMENTUM,), cfg=GENTLE),
+    Case("tcfg", (TCFG,), cfg=GENTLE),
     Case("mahiro", (MAHIRO,)),
     Case("epsilon", (EPSILON,)),
     Case("score", (SCORE,), batch=1),
@@ -153,7 +155,7 @@ CASES = [
     Case("triangle", (TRIANGLE,), batch=1),
     Case("perp-neg", (PERP_NEG,)),
     Case("override", (EARLY, MIDDLE)),
-    Case("all", (EARLY, FRESCA, TCFG, RESCALE, ZERO_STAR, NORM, EPSILON)),
+    Case("all", (EARLY, FRESCA, TCFG, RESCALE, ZERO_STAR, NORM, EPSILON), cfg=GENTLE),
     Case("cfg-one", (APG, TCFG, RESCALE, ZERO_STAR), cfg=1.0),
     Case("cfg-guider", guider=("CFGGuider", PAIR_SIDES, {"cfg": 3.0})),
     Case("basic-guider", (EPSILON,), guider=("BasicGuider", {"conditioning": "0"}, {})),

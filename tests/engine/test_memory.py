@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 import harness
+from cached_runs import called
 from outboard.engine.demo.draw import shipped_model
 from outboard.engine.models.model import Model
 from outboard.engine.rank.blobs import BlobStore
-from outboard.engine.rank.run import Outcome, run_loop
-from outboard.engine.rank.steps import Account, predict
+from outboard.engine.rank.peers import Alone
+from outboard.engine.rank.run import Outcome, prepare_loop
+from outboard.engine.rank.steps import Account
 from outboard.protocol.errors import InvalidRequestError, OutOfMemoryError
 from outboard.protocol.torch import pack_tree, to_wire
 
@@ -46,7 +48,9 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Room:
 
 def outcome() -> Outcome:
     run = harness.run(STEPS, cfg=4.0, negative=[harness.branch(None)])
-    return run_loop(run, shipped_model(), BlobStore(0), check=lambda: None, tell=lambda _: None)
+    return prepare_loop(run, shipped_model(), BlobStore(0), check=lambda: None, tell=lambda _: None).sample(
+        Alone()
+    )
 
 
 def test_a_run_goes_on_in_parts(room: Room) -> None:
@@ -80,16 +84,16 @@ def test_a_prediction_is_made_in_parts_too(room: Room) -> None:
             "conditioning": pack_tree(both),
         }
     )
-    whole, _ = predict(request, shipped_model(), BlobStore(0), account())
+    whole, _ = called(request, shipped_model(), account())
     room.rows = 1
     room.tried.clear()
     kept = account()
     for _ in range(2):
-        parts, _ = predict(request, shipped_model(), BlobStore(0), kept)
+        parts, _ = called(request, shipped_model(), kept)
     assert torch.allclose(parts, whole, rtol=0, atol=1e-5)
     assert room.tried == [2, 1, 1, 1, 1]
     assert (kept.splits, kept.forwards) == (1, 4)
-    assert kept.report(1, 0).splits == 1
+    assert kept.report(Alone(), 0).splits == 1
 
 
 def conditioning() -> dict[str, Tensor]:
@@ -99,4 +103,4 @@ def conditioning() -> dict[str, Tensor]:
 def test_rows_that_cannot_be_shared_out_are_refused() -> None:
     request = harness.predict("r").model_copy(update={"branches": ["a", "b"]})
     with pytest.raises(InvalidRequestError, match="1 rows cannot be shared out among 2"):
-        predict(request, shipped_model(), BlobStore(0), account())
+        called(request, shipped_model(), account())

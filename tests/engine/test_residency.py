@@ -31,7 +31,7 @@ def ref(path: Path, name: str | None = None) -> ModelRef:
 
 def get(residency: Residency, path: Path, dtype: str = "auto") -> Loan:
     settings = ModelSettings.model_validate({"dtype": dtype})
-    return residency.get(path, ref(path), settings, nothing)
+    return residency.lend(residency.find(path, ref(path), settings), nothing)
 
 
 def names(residency: Residency) -> list[str]:
@@ -128,7 +128,7 @@ def test_nor_does_one_that_is_cut_short(path: Path, nbytes: int, tmp_path: Path)
     model = get(residency, path).model
     asked = ModelRef(name="cut", size=path.stat().st_size - 100, digest=read_header(path).digest)
     with pytest.raises(CheckpointError):
-        residency.get(cut_short(tmp_path), asked, ModelSettings(), nothing)
+        residency.find(cut_short(tmp_path), asked, ModelSettings())
     assert get(residency, path).model is model
 
 
@@ -173,7 +173,7 @@ def test_a_cancelled_load_leaves_the_others_and_can_be_repeated(path: Path, seco
     residency = Residency(CPU, "auto", 0)
     get(residency, path)
     with pytest.raises(InterruptedError):
-        residency.get(second, ref(second), ModelSettings(), cancel)
+        residency.lend(residency.find(second, ref(second), ModelSettings()), cancel)
     assert names(residency) == ["one.safetensors"]
     get(residency, second)
     assert names(residency) == ["one.safetensors", "two.safetensors"]

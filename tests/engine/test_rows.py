@@ -17,7 +17,8 @@ from outboard.engine.models.ernie_image import ErnieImage
 from outboard.engine.models.model import Model
 from outboard.engine.models.z_image import ZImage
 from outboard.engine.rank.blobs import BlobStore
-from outboard.engine.rank.run import Outcome, run_loop
+from outboard.engine.rank.peers import Alone
+from outboard.engine.rank.run import Outcome, prepare_loop
 from outboard.protocol.messages.client import Run
 from outboard.protocol.messages.common import Branch, FlowSampling
 from outboard.protocol.messages.guidance import Cfg
@@ -75,7 +76,7 @@ def outcome(family: str, model: Model, lengths: tuple[int, int], rows: slice) ->
         positive=sides[0],
         negative=sides[1],
     )
-    return run_loop(run, model, BlobStore(0), check=lambda: None, tell=lambda _: None)
+    return prepare_loop(run, model, BlobStore(0), check=lambda: None, tell=lambda _: None).sample(Alone())
 
 
 def difference(one: Tensor, two: Tensor) -> float:

@@ -10,7 +10,8 @@ import torch
 import harness
 from outboard.engine.demo.draw import shipped_model
 from outboard.engine.rank.blobs import BlobStore
-from outboard.engine.rank.run import Outcome, run_loop
+from outboard.engine.rank.peers import Alone
+from outboard.engine.rank.run import Outcome, prepare_loop
 from outboard.protocol.errors import InvalidRequestError, MissingBlobError
 from outboard.protocol.messages.common import Area, Branch, Region
 from outboard.protocol.messages.guidance import Apg, Cfg, DualCfg, Momentum, PerpNegCfg, RescaleCfg
@@ -20,7 +21,9 @@ from outboard.protocol.values import Blob
 
 def outcome(**changes: Any) -> Outcome:
     run = harness.run(3, **changes)
-    return run_loop(run, shipped_model(), BlobStore(0), check=lambda: None, tell=lambda _: None)
+    return prepare_loop(run, shipped_model(), BlobStore(0), check=lambda: None, tell=lambda _: None).sample(
+        Alone()
+    )
 
 
 def branch(digit: int, **changes: Any) -> Branch:

@@ -12,6 +12,7 @@ from cached_runs import BALANCED, STEPS, THRESHOLD, report, request, sampled, wr
 from outboard.engine.cache.choice import Choice
 from outboard.engine.cache.config import CacheConfig
 from outboard.engine.models.model import Model
+from outboard.engine.rank.peers import Alone
 from outboard.engine.rank.run import loop_of
 from outboard.engine.rank.step_cache import Caches
 from outboard.protocol.errors import CancelledError, InvalidRequestError
@@ -121,7 +122,7 @@ def test_the_second_of_two_transformers_has_settings_of_its_own(model: Model) ->
     names = {"wan2.2_t2v_high_noise_14B.safetensors": "fast", "Wan2.2-T2V-A14B-LowNoise-Q4.gguf": "quality"}
     for name, expected in names.items():
         cached = caches.open(None, model, name, ("s", name), loop_of(run))
-        found = cached.report()
+        found = cached.report(Alone())
         cached.forget()
         assert found is not None
         assert found.preset == expected

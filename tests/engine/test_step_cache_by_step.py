@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 import harness
-from cached_runs import BALANCED, STEPS, THRESHOLD, report, request, sampled, wrapped
+from cached_runs import BALANCED, STEPS, THRESHOLD, called, report, request, sampled, wrapped
 from outboard.engine.cache.config import CacheConfig
 from outboard.engine.cache.controller import installed
 from outboard.engine.demo.assets import MODEL
 from outboard.engine.models.loader import load
 from outboard.engine.models.model import Model
-from outboard.engine.rank.blobs import BlobStore
+from outboard.engine.rank.peers import Alone
 from outboard.engine.rank.step_cache import Caches
-from outboard.engine.rank.steps import Account, Accounts, predict
+from outboard.engine.rank.steps import Account, Accounts
 from outboard.protocol.errors import OutOfMemoryError
 from outboard.protocol.messages.cache import CacheReport, Schedule
 from outboard.protocol.messages.client import Predict
@@ -55,7 +55,7 @@ class Stepper:
     def step(self, index: int) -> None:
         request = self.request(index)
         account = self.accounts.open(self.session, request, self.model)
-        v, _ = predict(request, self.model, BlobStore(0), account)
+        v, _ = called(request, self.model, account)
         negative, positive = v.float().chunk(2)
         guided = negative + 3.0 * (positive - negative)
         self.x = self.x + (self.sigmas[index + 1] - self.sigmas[index]) * guided
@@ -63,7 +63,7 @@ class Stepper:
     def close(self) -> CacheReport:
         account = self.accounts.close(self.session, "run")
         assert account is not None
-        found = account.report(1, 0).cache
+        found = account.report(Alone(), 0).cache
         assert found is not None
         return found
 
@@ -204,5 +204,5 @@ def test_a_model_that_is_unloaded_in_between_is_let_go(model: Model) -> None:
 
 def test_an_account_of_no_cache_reports_none(model: Model) -> None:
     account = Account("digits", "flux1", "float32", torch.device("cpu"))
-    predict(harness.predict("r"), model, BlobStore(0), account)
-    assert account.report(1, 0).cache is None
+    called(harness.predict("r"), model, account)
+    assert account.report(Alone(), 0).cache is None

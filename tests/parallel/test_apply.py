@@ -72,7 +72,7 @@ def test_heads_that_do_not_divide_are_refused_with_what_would_work(tmp_path: Pat
     }
     model = make(ErnieImage(), config, tmp_path, told=True)
     with pytest.raises(UnsupportedRequestError, match="30 heads, which do not divide by tp 4") as caught:
-        check(model, PLANS["ErnieImageTransformer2DModel"], Layout(cfg=2, tp=4))
+        check(model.module, model.adapter.title, PLANS["ErnieImageTransformer2DModel"], Layout(cfg=2, tp=4))
     assert "tp 2, tp 3, tp 5, tp 6" in caught.value.hint
     assert "cfg 2 x ulysses 4" in caught.value.hint
 
@@ -81,7 +81,7 @@ def test_a_layer_that_is_not_plain_is_refused(model: Model) -> None:
     module: Any = model.module
     module.layers[0].mlp.up_proj = torch.nn.Bilinear(1, 1, 1)
     with pytest.raises(UnsupportedRequestError, match=r"layers\.0\.mlp\.up_proj' is a Bilinear"):
-        check(model, PLANS["ErnieImageTransformer2DModel"], Layout(tp=1))
+        check(model.module, model.adapter.title, PLANS["ErnieImageTransformer2DModel"], Layout(tp=1))
 
 
 def test_fused_layers_tell_their_blocks() -> None:
