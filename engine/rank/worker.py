@@ -135,8 +135,9 @@ class Worker:
         doing = command.ticket.task.type
         with agreed(self._peers, doing):
             self._read(command)
-        command.layout = self._layout(command)
-        self._sharing.meet(command.layout)
+        if command.wanted is not None:
+            command.layout = self._layout(command.wanted, command.message)
+            self._sharing.meet(command.layout)
         with agreed(self._peers, doing):
             return self._handler(command.message)(command)
 
@@ -150,14 +151,12 @@ class Worker:
             path = Path(ticket.task.path)
             command.wanted = self._residency.find(path, message.model, message.settings)
 
-    def _layout(self, command: Command) -> Layout:
-        if command.wanted is None:
-            return Layout()
+    def _layout(self, wanted: Wanted, message: Message | None) -> Layout:
         room: int | None = None
         if self._peers.world > 1 and self._device.type == "cuda":
             free = free_bytes(self._device) + self._residency.nbytes
             room = int(self._peers.least(free) / HEADROOM)
-        return self._sharing.choose(command.wanted, rows_of(command.message), room)
+        return self._sharing.choose(wanted, rows_of(message), room)
 
     def _handler(self, message: Message | None) -> Callable[[Any], Work]:
         handler = self._handlers.get(type(message)) if message is not None else None

@@ -173,7 +173,7 @@ class Group:
         self._checked = now
         if now - before > STALL:
             for member in self.members:
-                member.heard = now
+                member.heard += now - before
         if len(self.members) < 2 or self.state != "ready":
             return None
         return next((member for member in self.members if now - member.heard > SILENCE), None)
