@@ -108,8 +108,8 @@ class Environment:
 
     @property
     def ranks(self) -> int:
-        """OUTBOARD_RANKS: default of --ranks."""
-        return parse_count(self.variables.get("OUTBOARD_RANKS", "1"), "OUTBOARD_RANKS")
+        """OUTBOARD_RANKS: default of --ranks; 0 for as many as the degrees make."""
+        return parse_count(self.variables.get("OUTBOARD_RANKS", "0"), "OUTBOARD_RANKS")
 
     @property
     def memory_budget(self) -> int:

@@ -22,6 +22,7 @@ from ..protocol.version import PROTOCOL_VERSION, compatible
 from .config import Environment
 from .environment import child_environment
 from .lock import FileLock
+from .parallel.layout import Layout
 from .paths import START_SCRIPT, engine_python, runtime_dir
 from .registry import SHARED, Registration, owned_name, read_registration, registration_path
 from .supervisor.endpoints import new_engine_id
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 class LaunchSpec:
     """The engine that is wanted. `owned` ones live as long as this process; see EngineConfig for the rest.
 
-    `python` None is `find_python()`; `adopt` False never uses an engine that runs already; `options` are
-    further arguments of `outboard serve`.
+    `python` None is `find_python()`; `adopt` False never uses an engine that runs already; `ranks` 0 is
+    whatever such an engine has, else what `layout` makes; `options` are more arguments of `outboard serve`.
     """
 
     roots: Mapping[str, Sequence[Path]] = field(default_factory=dict)
@@ -48,6 +49,8 @@ class LaunchSpec:
     dtype: str = "auto"
     python: Path | None = None
     adopt: bool = True
+    ranks: int = 0
+    layout: Layout | None = None
     options: Sequence[str] = ()
 
 
@@ -142,7 +145,11 @@ def local_token(endpoint: str) -> str:
 
 
 def _own_name(spec: LaunchSpec) -> str:
-    return owned_name(os.getpid(), spec.device, spec.dtype)
+    return owned_name(os.getpid(), spec.device, spec.dtype, _group(spec.ranks, str(spec.layout or "")))
+
+
+def _group(ranks: int, layout: str) -> str:
+    return layout or (f"{ranks} rank(s)" if ranks else "any ranks")
 
 
 def _adopt(folder: Path, name: str, spec: LaunchSpec) -> Engine | None:
@@ -158,14 +165,20 @@ def _adopt(folder: Path, name: str, spec: LaunchSpec) -> Engine | None:
     if spec.owned:
         return None
     raise EngineStartError(
-        f"An engine for device {found.device} and dtype {found.dtype} is running (pid {found.pid}); "
-        f"device {spec.device} and dtype {spec.dtype} were asked for.",
+        f"An engine for device {found.device}, dtype {found.dtype}, {_group(found.ranks, found.layout)} is "
+        f"running (pid {found.pid}); device {spec.device}, dtype {spec.dtype}, "
+        f"{_group(spec.ranks, str(spec.layout or ''))} were asked for.",
         hint="End it first (`outboard serve --stop`), or ask for what it has.",
     )
 
 
 def _fits(found: Registration, spec: LaunchSpec) -> bool:
-    return spec.device in ("auto", found.device) and spec.dtype in ("auto", found.dtype)
+    return (
+        spec.device in ("auto", found.device)
+        and spec.dtype in ("auto", found.dtype)
+        and spec.ranks in (0, found.ranks)
+        and (spec.layout is None or str(spec.layout) == found.layout)
+    )
 
 
 def _surely_gone(found: Registration) -> bool:
@@ -227,7 +240,9 @@ def _start(folder: Path, spec: LaunchSpec) -> Engine:
 def _arguments(spec: LaunchSpec, engine: str, name: str) -> list[str]:
     life = "owned" if spec.owned else "shared"
     roots = [f"--root={kind}={path}" for kind, paths in spec.roots.items() for path in paths]
-    chosen = [f"--device={spec.device}", f"--dtype={spec.dtype}", f"--life={life}"]
+    chosen = [f"--device={spec.device}", f"--dtype={spec.dtype}", f"--life={life}", f"--ranks={spec.ranks}"]
+    if spec.layout is not None:
+        chosen += spec.layout.arguments()
     return ["serve", *chosen, f"--engine-id={engine}", f"--register={name}", *roots, *spec.options]
 
 

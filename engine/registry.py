@@ -15,7 +15,10 @@ SHARED = "shared"
 
 @dataclass(frozen=True)
 class Registration:
-    """One running engine: how to reach it, what it speaks, and what it was asked to be."""
+    """One running engine: how to reach it, what it speaks, and what it was asked to be.
+
+    `layout` in words; empty: the best for each request.
+    """
 
     engine: str
     pid: int
@@ -27,6 +30,8 @@ class Registration:
     protocol: str = PROTOCOL_VERSION
     device: str = "auto"
     dtype: str = "auto"
+    ranks: int = 1
+    layout: str = ""
     bind: str = ""
 
     @property
@@ -34,9 +39,10 @@ class Registration:
         return Address(self.work, self.control, self.token, self.server_key)
 
 
-def owned_name(owner_pid: int, device: str, dtype: str) -> str:
+def owned_name(owner_pid: int, *choices: str) -> str:
     """The registration name of an engine that lives with process `owner_pid`, one for each choice."""
-    return f"owned-{owner_pid}-{device.replace(':', '-')}-{dtype}"
+    words = (choice.replace(":", "-").replace(" ", "") for choice in choices if choice)
+    return "-".join(("owned", str(owner_pid), *words))
 
 
 def registration_path(folder: Path, name: str) -> Path:

@@ -18,11 +18,17 @@ CACHE_OPTION = "outboard_cache"
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine, on which device, in which dtype; the address "auto" starts or adopts one here."""
+    """Which engine, on which device, in which dtype; the address "auto" starts or adopts one here.
+
+    ranks: devices that share each picture, 0 for those of an engine that runs, else one. degrees: how they
+    share it, ranks by axis; none for the best for each run.
+    """
 
     address: str = AUTO
     device: str = AUTO
     dtype: str = AUTO
+    ranks: int = 0
+    degrees: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

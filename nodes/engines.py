@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..engine import launch, paths
+from ..engine.parallel.layout import Layout
 from ..protocol.address import Address, is_loopback
 from ..protocol.client import Client
 from ..protocol.curve import load_keys, load_public
@@ -59,7 +60,13 @@ def connect(choice: EngineChoice) -> Client:
     """
     if choice.address != AUTO:
         return _remote(choice.address)
-    engine = launch.adopt_or_start(launch.LaunchSpec(roots=model_file.roots(), device=choice.device))
+    layout = Layout(**dict(choice.degrees)) if choice.degrees else None
+    if layout is not None and choice.ranks:
+        layout.check_world(choice.ranks)
+    spec = launch.LaunchSpec(
+        roots=model_file.roots(), device=choice.device, ranks=choice.ranks, layout=layout
+    )
+    engine = launch.adopt_or_start(spec)
     OWNED.keep(engine)
     alive = Alive(engine)
     client = Client.connect(engine.address, client=NAME, timeout=START_TIMEOUT, alive=alive)

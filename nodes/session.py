@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from ..protocol.adapters import AdapterSet
@@ -18,7 +19,7 @@ from ..protocol.shelf import Shelf
 from ..protocol.shm import host_identity
 from ..protocol.values import Tree
 from . import engines, interrupt
-from .choice import EngineChoice
+from .choice import AUTO, EngineChoice
 
 PING_TIMEOUT = 2.0
 
@@ -127,12 +128,12 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self._sessions: dict[EngineChoice, Session] = {}
 
     def of(self, choice: EngineChoice) -> Session:
         """The session of that engine; the dtype is each model's own and makes no other engine."""
         with self._lock:
-            key = (choice.address, choice.device)
+            key = replace(choice, dtype=AUTO)
             return self._sessions.setdefault(key, Session(choice))
 
     def all(self) -> list[Session]:

@@ -21,8 +21,9 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 
 SECTION = "cache_config"
-#: Sections of the same file that are not the cache's; nothing reads them yet, which the log says.
-OTHER_SECTIONS = frozenset({"parallelism_config", "attention_backend", "quantize_config"})
+#: Sections of the same file that are not the cache's: one is read elsewhere, the others by nothing yet.
+PARALLEL = "parallelism_config"
+UNREAD = frozenset({"attention_backend", "quantize_config"})
 #: Keys that say what is always so here: each branch has its own state, and a run says how many steps it has.
 NOT_NEEDED = frozenset({"enable_separate_cfg", "enable_sperate_cfg", "num_inference_steps"})
 #: Keys with one value that is what is done here anyway.
@@ -62,13 +63,17 @@ LISTS = frozenset({"steps_computation_mask", "scm_compute_bins", "scm_cache_bins
 
 def read_file(path: Path) -> Choice | None:
     """The choice in a file, None without a `cache_config`; InvalidRequestError names file and key."""
+    return read_mapping(content_of(path), str(path))
+
+
+def content_of(path: Path) -> object:
+    """What a YAML file holds. Raises InvalidRequestError naming it when it is none."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidRequestError(
             f"{path}: no readable YAML: {error}.", hint="See docs/from-sglang.md for the form."
         ) from error
-    return read_mapping(content, str(path))
 
 
 def read_mapping(content: object, origin: str) -> Choice | None:
@@ -76,11 +81,11 @@ def read_mapping(content: object, origin: str) -> Choice | None:
     if not isinstance(content, Mapping):
         raise InvalidRequestError(f"{origin}: it must hold sections, such as cache_config.")
     for name in content:
-        if name != SECTION and name not in OTHER_SECTIONS:
+        if name not in (SECTION, PARALLEL, *UNREAD):
             raise InvalidRequestError(
                 f"{origin}: there is no section {name!r}.", hint=f"Cache settings go under `{SECTION}:`."
             )
-        if name != SECTION:
+        if name in UNREAD:
             log.warning("%s: the section %s has no effect: the engine does not read it yet.", origin, name)
     section = content.get(SECTION)
     if SECTION not in content:

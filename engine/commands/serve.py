@@ -12,11 +12,13 @@ from ...protocol.client import Client
 from ...protocol.errors import EngineStartError, InvalidRequestError
 from ...protocol.messages.control import Shutdown
 from ..cache.config import read_config
+from ..cache.yaml_form import content_of
 from ..cli import write
 from ..config import DTYPES, KINDS, EngineConfig, Environment, parse_bytes
 from ..launch import running
 from ..lock import FileLock
 from ..parallel.layout import Layout
+from ..parallel.yaml_form import read_section
 from ..paths import SHIPPED_ROOTS, keys_dir, runtime_dir
 from ..registry import SHARED
 from ..supervisor.endpoints import new_engine_id
@@ -63,13 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also listen there (needs keys) and on the next port",
     )
     add("--cache-dit-config", type=Path, default=None, metavar="FILE",
-        help="cache-dit's YAML: the step cache of runs without settings of their own")  # fmt: skip
-    add("--ranks", type=int, default=None, metavar="N",
-        help=f"processes, one for each device, that share each picture ({settings.ranks})")  # fmt: skip
+        help="cache-dit's YAML: its step cache, for runs without settings, and its parallelism")  # fmt: skip
+    add("--ranks", "--num-gpus", type=int, default=0, metavar="N",
+        help="devices that share each picture, a process each; 0: what the degrees make")  # fmt: skip
     add("--cfg", type=int, default=1, metavar="N", help="ranks that have some rows of a call each")
-    add("--ulysses", "--sp", type=int, default=1, metavar="N",
+    add("--enable-cfg-parallel", dest="cfg", action="store_const", const=2, help="--cfg 2")
+    add("--ulysses", "--sp", "--ulysses-degree", type=int, default=1, metavar="N",
         help="ranks that have some tokens each, and some heads within attention")  # fmt: skip
-    add("--ring", type=int, default=1, metavar="N", help="ranks that have some tokens each; keys go round")
+    add("--ring", "--ring-degree", type=int, default=1, metavar="N",
+        help="ranks that have some tokens each; keys go round")  # fmt: skip
     add("--tp", type=int, default=1, metavar="N", help="ranks that have a part of the weights each")
     add("--keys", type=Path, default=None, metavar="DIR", help="folder made by `outboard keys`")
     add("--idle-exit", type=float, default=0.0, metavar="SECONDS", help="end after so long without a message")
@@ -120,11 +124,20 @@ def _config(options: argparse.Namespace) -> EngineConfig:
 
 
 def _group(options: argparse.Namespace) -> tuple[int, Layout | None]:
-    """The number of ranks and how they share a picture; None where no degree was given."""
-    layout = Layout(cfg=options.cfg, ring=options.ring, ulysses=options.ulysses, tp=options.tp)
-    if layout.world > 1:
-        return options.ranks or layout.world, layout
-    return options.ranks or Environment().ranks, None
+    """The number of ranks, and how they share a picture; None for the best for each.
+
+    Degrees on the command line hide those of the file.
+    """
+    ranks = options.ranks or Environment().ranks
+    layout: Layout | None = Layout(cfg=options.cfg, ring=options.ring, ulysses=options.ulysses, tp=options.tp)
+    if layout == Layout():
+        layout = _layout_of(options.cache_dit_config, ranks)
+    return ranks or (layout.world if layout else 1), layout
+
+
+def _layout_of(file: Path | None, ranks: int) -> Layout | None:
+    content = content_of(file) if file else None
+    return read_section(content, str(file), ranks) if isinstance(content, Mapping) else None
 
 
 def _roots(named: Iterable[str], layouts: Iterable[Path]) -> dict[str, tuple[Path, ...]]:

@@ -36,6 +36,10 @@ class Layout:
         named = [f"{name} {size}" for name, size in asdict(self).items() if size > 1]
         return " x ".join(named) or "one rank"
 
+    def arguments(self) -> list[str]:
+        """The options of `outboard serve` that say the same."""
+        return [f"--{axis}={size}" for axis, size in asdict(self).items() if size > 1]
+
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(getattr(self, name) for name in AXES)

@@ -100,6 +100,8 @@ class Supervisor:
             token=self._token,
             device=self._config.device,
             dtype=self._config.dtype,
+            ranks=self._config.ranks,
+            layout=str(self._config.layout or ""),
             bind=self._config.bind,
         )
         write_registration(self._registration, registration)

@@ -56,20 +56,13 @@ def test_the_published_file_means_what_it_says(tmp_path: Path, text: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        PARALLEL,
-        "parallelism_config:\n  ulysses_size: auto\n  tp_size: 2\n",
-        "parallelism_config:\n  ulysses_size: 2\n  ring_size: 2\n  tp_size: 2\n",
-        "parallelism_config:\n  ulysses_size: 2\n  attention_backend: native\n  ulysses_anything: true\n",
-    ],
-)
-def test_a_file_without_a_cache_section_asks_for_none(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert read_config({}, write(tmp_path, text)).primary is None
-    assert "the section parallelism_config has no effect" in caplog.text
+def test_a_file_without_a_cache_section_asks_for_none(tmp_path: Path) -> None:
+    assert read_config({}, write(tmp_path, PARALLEL)).primary is None
+
+
+def test_a_section_that_nothing_reads_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_config({}, write(tmp_path, "quantize_config:\n  quant_type: float8\n")).primary is None
+    assert "the section quantize_config has no effect" in caplog.text
 
 
 def test_the_other_keys_of_cache_dit_are_known(tmp_path: Path) -> None:
