@@ -133,8 +133,8 @@ def test_a_cancel_ends_within_a_step_on_both_ranks(comfy: ComfyServer) -> None:
 def large(steps: int, seed: int) -> Graph:
     graph = Graph()
     latent = FLUX.latent(graph, scale=LARGE)
-    given = {"steps": steps, "seed": seed, "cfg": 2.0}
-    saved(graph, sampled(graph, model_of(graph, FLUX, 2), *FLUX.texts(graph), latent, **given), "large")
+    texts, model = FLUX.texts(graph), model_of(graph, FLUX, 2)
+    saved(graph, sampled(graph, model, *texts, latent, steps=steps, seed=seed, cfg=2.0), "large")
     return graph
 
 
