@@ -12,8 +12,8 @@ import tree
 MAX_FILE_LINES, MEDIAN_FILE_LINES = 300, 150
 MAX_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 60, 8
 
-#: Where anything may be caught, since somebody waits to hear of it: in the outermost loop of each process, which
-#: answers it as an error, and around what one rank does alone, whose failure the other ranks of its group are told.
+#: Where anything may be caught, since somebody waits to hear of it: in the outermost loop of each process,
+#: which answers it as an error, and around what one rank does alone, for the other ranks of its group.
 ANSWERED = ["engine/rank/peers.py", "engine/rank/worker.py", "engine/supervisor/supervisor.py"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
